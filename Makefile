@@ -1,0 +1,44 @@
+# Every target goes through `make venv`: .venv with everything installed and `picker` in it.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: venv demo test check bench proto lock clean
+
+venv: .venv/.done
+
+.venv/.done: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "picker needs Python 3.11 or newer; set PYTHON=python3.11 (found: $$($(PYTHON) --version 2>&1))"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Simulated model servers + picker + the real Envoy: round robin, then the picker, side by side.
+demo: venv
+	$(BIN)/picker demo
+
+# Everything the project can prove on this machine.
+test: venv check
+	$(BIN)/python -m pytest
+
+# Style, types, layers, generated code.
+check: venv
+	$(BIN)/ruff check picker tests
+	$(BIN)/ruff format --check picker tests
+	$(BIN)/mypy picker
+	$(BIN)/lint-imports
+
+# protos/ -> picker/generated (committed; tests/tidy fails on a difference).
+proto: venv
+	$(BIN)/python -m grpc_tools.protoc -I protos/picker --python_out=picker/generated --pyi_out=picker/generated \
+	  protos/picker/ext_proc.proto protos/picker/health.proto
+
+# Pins with hashes, for every platform, naming no index.
+lock: venv
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --extra dev pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf .venv build dist
