@@ -1,0 +1,302 @@
+"""Every knob: typed, frozen, units in names, checked once.
+
+One YAML file. An unknown key is an error that names the key and its nearest neighbour; a value
+out of range is an error that names the path, the value's bound and what was given. The README's
+reference is generated from the descriptions below (`picker check --reference`), so this file
+is the only place where a knob is explained.
+
+Everything is live (a changed file takes effect on the running process) except what
+`RESTART_ONLY` names.
+"""
+
+import difflib
+import re
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Weight = Annotated[float, Meta(ge=0.0, le=1_000_000.0)]
+Seconds = Annotated[float, Meta(ge=0.0, le=86_400.0)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class ConfigError(ValueError):
+    """What is wrong with a configuration, in words that name the key and the fix."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the configuration."""
+
+
+class Weights(Section):
+    """How much each objective counts. Costs are in seconds, so 3:3:2 compares like with like."""
+
+    prefix: Annotated[Weight, Meta(description="Seconds of prefill that a cached prefix saves. Above 0.")] = 3.0
+    queue: Annotated[Weight, Meta(description="Seconds of prefill already waiting on the endpoint.")] = 3.0
+    kv: Annotated[Weight, Meta(description="Seconds of decoding, and of KV cache that will not fit.")] = 2.0
+
+
+class Limits(Section):
+    """Bounds on what one client or proxy can make the picker hold."""
+
+    request_body_bytes_max: Annotated[
+        int, Meta(ge=1024, le=2**30, description="Largest request body that is read; beyond it the answer is 413.")
+    ] = 16 * 1024 * 1024
+    body_wait_seconds: Annotated[
+        Seconds, Meta(description="How long a request's body may take to arrive; then the pick is made by load.")
+    ] = 60.0
+    decision_seconds: Annotated[
+        Seconds,
+        Meta(description="From the last request byte; a request that waited longer is picked by load, unparsed."),
+    ] = 0.2
+    index_bytes_max: Annotated[
+        int, Meta(ge=2**20, le=2**40, description="Memory for the prefix index over all endpoints.")
+    ] = 1024 * 1024 * 1024
+    models_max: Annotated[
+        int, Meta(ge=1, le=100_000, description="Models for which rates are learned; the least recently used go.")
+    ] = 256
+
+
+class Saturation(Section):
+    """When an endpoint counts as full. Unknown is not full."""
+
+    waiting_requests: Annotated[Count, Meta(description="Requests waiting in the engine, by its own gauge.")] = 5
+    kv_cache_utilization: Annotated[Share, Meta(description="Share of the KV cache in use.")] = 0.8
+    backlog_seconds: Annotated[Seconds, Meta(description="Prefill sent there and not yet done, by our books.")] = 10.0
+    retry_after_seconds: Annotated[
+        int, Meta(ge=1, le=3600, description="What a shed request is told to wait (Retry-After).")
+    ] = 1
+
+
+class Ejection(Section):
+    """Endpoints that fail are passed over for a while, unless that would leave none."""
+
+    failures: Annotated[
+        int, Meta(ge=1, le=1000, description="Failures in a row (5xx, refused; never 4xx) that eject.")
+    ] = 3
+    seconds: Annotated[Seconds, Meta(description="First time aside; doubles with each ejection in a row.")] = 5.0
+    seconds_max: Annotated[Seconds, Meta(description="Longest time aside.")] = 60.0
+
+
+class Routing(Section):
+    """Constants of the cost model (docs/routing.md). The defaults come from the simulator."""
+
+    prefill_tokens_per_second: Annotated[
+        float, Meta(gt=0, le=1e7, description="R: prefill rate assumed until an endpoint's own is learned.")
+    ] = 10_000.0
+    kv_capacity_tokens: Annotated[
+        int, Meta(ge=1000, le=2**40, description="C: KV cache assumed until the engine reports it.")
+    ] = 400_000
+    bytes_per_token: Annotated[
+        float, Meta(ge=0.5, le=64, description="Assumed until a model's usage reports teach the real one.")
+    ] = 4.0
+    output_tokens: Annotated[float, Meta(ge=1, le=1e6, description="E: answer length assumed at first.")] = 250.0
+    decode_seconds_per_sequence: Annotated[
+        float, Meta(ge=0, le=1, description="s: what one more sequence adds to a decode step.")
+    ] = 1.5e-4
+    decode_seconds_per_token: Annotated[
+        float, Meta(ge=0, le=1, description="c: what one more context token adds to a decode step.")
+    ] = 2e-8
+    decode_disturbance: Annotated[
+        float, Meta(ge=0, le=10, description="a: how much a prefill delays each request decoding beside it.")
+    ] = 0.2
+    overflow_penalty: Annotated[
+        float, Meta(ge=0, le=10, description="g: share of the tokens beyond C that will be computed again.")
+    ] = 0.3
+    affinity_break: Annotated[
+        float,
+        Meta(ge=0, le=1000, description="k: leave the cached endpoint when it costs k times the work saved more."),
+    ] = 4.0
+    shared_weight: Annotated[
+        Share,
+        Meta(description="Weight of unmatched tokens that many prompts share: a copy is an investment. 1 = off."),
+    ] = 1.0
+    explore_regret_seconds: Annotated[
+        Seconds, Meta(description="Exploration takes another endpoint only if it costs at most this much more.")
+    ] = 0.2
+    media_tokens: Annotated[int, Meta(ge=0, le=1_000_000, description="Prompt tokens per image, video, audio.")] = 1000
+    index_oversize: Annotated[
+        float, Meta(ge=0.1, le=10, description="Index capacity over the engine's KV capacity, per endpoint.")
+    ] = 1.25
+    learn: Annotated[bool, Meta(description="Learn prefill rates, bytes per token and answer lengths online.")] = True
+
+
+class Tls(Section):
+    """Certificates for the ext_proc port. Both or neither; neither means self-signed in memory."""
+
+    certificate_file: Annotated[str | None, Meta(description="PEM chain; read again when it changes.")] = None
+    key_file: Annotated[str | None, Meta(description="PEM key; read again when it changes.")] = None
+
+
+class EngineMetrics(Section):
+    """How the engines' /metrics pages are read."""
+
+    scheme: Annotated[Literal["http", "https"], Meta(description="Scheme of the metrics page.")] = "http"
+    port: Annotated[
+        Annotated[int, Meta(ge=1, le=65535)] | None, Meta(description="Its port; null: the endpoint's own.")
+    ] = None
+    path: Annotated[str, Meta(pattern="^/", description="Its path.")] = "/metrics"
+    bearer_token_file: Annotated[str | None, Meta(description="A file with a bearer token, read again on change.")] = (
+        None
+    )
+    insecure_skip_verify: Annotated[bool, Meta(description="Accept any certificate when the scheme is https.")] = False
+    engine: Annotated[
+        Literal["vllm", "sglang", "trtllm", "triton", "llamacpp"] | None,
+        Meta(description="Which engine; null: recognised by what the page shows."),
+    ] = None
+    interval_seconds: Annotated[float, Meta(ge=0.05, le=600, description="Time between two scrapes, jittered.")] = 1.0
+    timeout_seconds: Annotated[float, Meta(ge=0.01, le=60, description="Longest scrape.")] = 1.0
+    stale_seconds: Annotated[
+        float, Meta(ge=0.1, le=3600, description="Age from which a reading counts as unknown.")
+    ] = 5.0
+    concurrency_max: Annotated[int, Meta(ge=1, le=1024, description="Scrapes at the same time.")] = 32
+
+
+class Drain(Section):
+    """What happens on SIGTERM."""
+
+    accept_seconds: Annotated[
+        Seconds, Meta(description="New streams still accepted after readiness turned NOT_SERVING.")
+    ] = 10.0
+    seconds: Annotated[Seconds, Meta(description="Then how long running streams may take.")] = 120.0
+
+
+class Config(Section):
+    """The whole configuration file."""
+
+    weights: Annotated[Weights, Meta(description="The three objectives.")] = Weights()
+    epsilon: Annotated[Share, Meta(description="Probability of exploring another endpoint, one draw a decision.")] = (
+        0.01
+    )
+    threshold: Annotated[Share, Meta(description="Matched share of the prompt from which holders go first.")] = 0.8
+    scoring: Annotated[
+        Literal["cost", "normalized"],
+        Meta(description="`cost`: seconds. `normalized`: weighted 0..1 scores over scraped gauges, to compare."),
+    ] = "cost"
+    destinations_max: Annotated[
+        int,
+        Meta(ge=1, le=16, description="Length of the fallback list. Above 1 only with override_host, not ORIGINAL_DST."),
+    ] = 1
+    objectives: Annotated[
+        dict[str, int], Meta(description="Priority by name of the x-gateway-inference-objective header; below 0 sheds.")
+    ] = {}
+    limits: Limits = Limits()
+    saturation: Saturation = Saturation()
+    ejection: Ejection = Ejection()
+    routing: Routing = Routing()
+    engine_metrics: EngineMetrics = EngineMetrics()
+    tls: Tls = Tls()
+    drain: Drain = Drain()
+
+    def __post_init__(self) -> None:
+        if self.weights.prefix <= 0:
+            raise ValueError("weights.prefix must be above 0: costs are expressed in seconds of prefill")
+        if (self.tls.certificate_file is None) != (self.tls.key_file is None):
+            raise ValueError("tls needs both certificate_file and key_file, or neither")
+        if self.ejection.seconds_max < self.ejection.seconds:
+            raise ValueError("ejection.seconds_max is below ejection.seconds")
+
+
+RESTART_ONLY = ("tls.certificate_file", "tls.key_file", "limits.index_bytes_max")
+"""Keys whose change needs a restart (the files themselves are read again when they change)."""
+
+
+def load(text: str) -> Config:
+    """Parse and check a configuration file. Raises `ConfigError`; an empty file is all defaults."""
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {_one_line(str(error))}") from None
+    if tree is None:
+        tree = {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"expected a table of keys, found {type(tree).__name__}")
+    _check_keys(tree, Config, "")
+    try:
+        return msgspec.convert(tree, Config)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigError(_in_words(error)) from None
+
+
+def warnings(config: Config) -> tuple[str, ...]:
+    """Settings that load but do not do what their author probably wants, each with the fix."""
+    found = []
+    weights = config.weights
+    if weights.prefix > 10 * max(weights.queue, weights.kv):
+        found.append(
+            f"weights.prefix {weights.prefix:g} is over 10 times queue and kv: load hardly counts, "
+            "hot prefixes will pile up; lower it, or raise queue"
+        )
+    if config.threshold < 0.1:
+        found.append(f"threshold {config.threshold:g}: nearly any match counts as affinity; 0.8 is the default")
+    if config.epsilon > 0.2:
+        found.append(f"epsilon {config.epsilon:g}: more than one request in five goes away from its cache")
+    if config.routing.index_oversize < 0.8:
+        found.append(
+            f"routing.index_oversize {config.routing.index_oversize:g}: an index smaller than the engine's cache "
+            "forgets prefixes that are still there; oversize it when unsure"
+        )
+    return tuple(found)
+
+
+def changed_restart_only(old: Config, new: Config) -> tuple[str, ...]:
+    """Which keys of `RESTART_ONLY` differ: the caller says that they wait for a restart."""
+    return tuple(key for key in RESTART_ONLY if _at(old, key) != _at(new, key))
+
+
+def reference() -> list[tuple[str, str, str]]:
+    """Rows `(key, default, description)` for every knob, in file order. Source of the README's table."""
+    rows: list[tuple[str, str, str]] = []
+    _reference_rows(Config, Config(), "", rows)
+    return rows
+
+
+def _reference_rows(section: type[Any], defaults: Any, prefix: str, rows: list[tuple[str, str, str]]) -> None:
+    for name, hint in get_type_hints(section, include_extras=True).items():
+        value = getattr(defaults, name)
+        if isinstance(value, msgspec.Struct):
+            _reference_rows(type(value), value, f"{prefix}{name}.", rows)
+            continue
+        rows.append((f"{prefix}{name}", msgspec.json.encode(value).decode(), _description(hint)))
+
+
+def _description(hint: Any) -> str:
+    if get_origin(hint) is not Annotated:
+        return ""
+    texts = [m.description for m in get_args(hint)[1:] if isinstance(m, Meta) and m.description]
+    return texts[-1] if texts else ""
+
+
+def _check_keys(tree: dict[Any, Any], section: type[Any], path: str) -> None:
+    fields = {field.name: field for field in msgspec.structs.fields(section)}
+    for key, value in tree.items():
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.5)
+            hint = f"did you mean {path}{near[0]}?" if near else f"known here: {', '.join(sorted(fields))}"
+            raise ConfigError(f"unknown key {path}{key}: {hint}")
+        default = fields[key].default
+        if isinstance(default, msgspec.Struct):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{path}{key}: expected a table of keys, found {type(value).__name__}")
+            _check_keys(value, type(default), f"{path}{key}.")
+
+
+def _in_words(error: Exception) -> str:
+    """msgspec says `Expected ... - at `$.weights.prefix``; put the key first."""
+    text = _one_line(str(error))
+    found = re.fullmatch(r"(.*?) - at `\$\.?(.*)`", text)
+    return f"{found.group(2)}: {found.group(1)}" if found and found.group(2) else text
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _at(config: Config, key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
