@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.parse
@@ -27,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from picker.sim.child import dying_with_us
 from picker.sim.envoy_config import Balancing, BodyMode, EnvoyConfig, UpstreamProtocol, build
 
 __all__ = [
@@ -102,12 +102,12 @@ class EnvoyProcess:
         config_path = self._folder / "envoy.json"
         config_path.write_text(json.dumps(bootstrap))
         binary = envoy_binary()
-        command = [*_dying_with_us(), str(binary), "-c", str(config_path), "--disable-hot-restart"]
+        command = [str(binary), "-c", str(config_path), "--disable-hot-restart"]
         command += ["--concurrency", str(concurrency), "-l", log_level, "--log-format", "%v"]
         command += ["--admin-address-path", str(self._admin_path), "--log-path", str(self._folder / "log")]
         with (self._folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
-                command,
+                dying_with_us(command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -186,24 +186,6 @@ class EnvoyProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-_EXEC = """\
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, linux/prctl.h
-if os.getppid() == int(sys.argv[1]):  # else the parent died before we asked
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
-def _dying_with_us() -> list[str]:
-    """A command prefix: ask the kernel for SIGKILL when the parent is gone, then become the rest.
-
-    Not `preexec_fn`: that runs Python in a fork of a process with threads, where it may deadlock.
-    """
-    if sys.platform != "linux":
-        return []
-    return [sys.executable, "-I", "-S", "-c", _EXEC, str(os.getpid())]
 
 
 def _first_error(log: str) -> str:
