@@ -31,7 +31,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A table of the configuration."""
 
 
-class Weights(Section):
+class Weights(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much each objective counts. Costs are in seconds, so 3:3:2 compares like with like."""
 
     prefix: Annotated[Weight, Meta(description="Seconds of prefill that a cached prefix saves. Above 0.")] = 3.0
@@ -39,7 +39,7 @@ class Weights(Section):
     kv: Annotated[Weight, Meta(description="Seconds of decoding, and of KV cache that will not fit.")] = 2.0
 
 
-class Limits(Section):
+class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds on what one client or proxy can make the picker hold."""
 
     request_body_bytes_max: Annotated[
@@ -60,7 +60,7 @@ class Limits(Section):
     ] = 256
 
 
-class Saturation(Section):
+class Saturation(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When an endpoint counts as full. Unknown is not full."""
 
     waiting_requests: Annotated[Count, Meta(description="Requests waiting in the engine, by its own gauge.")] = 5
@@ -71,7 +71,7 @@ class Saturation(Section):
     ] = 1
 
 
-class Ejection(Section):
+class Ejection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Endpoints that fail are passed over for a while, unless that would leave none."""
 
     failures: Annotated[
@@ -81,7 +81,7 @@ class Ejection(Section):
     seconds_max: Annotated[Seconds, Meta(description="Longest time aside.")] = 60.0
 
 
-class Routing(Section):
+class Routing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Constants of the cost model (docs/routing.md). The defaults come from the simulator."""
 
     prefill_tokens_per_second: Annotated[
@@ -124,14 +124,14 @@ class Routing(Section):
     learn: Annotated[bool, Meta(description="Learn prefill rates, bytes per token and answer lengths online.")] = True
 
 
-class Tls(Section):
+class Tls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Certificates for the ext_proc port. Both or neither; neither means self-signed in memory."""
 
     certificate_file: Annotated[str | None, Meta(description="PEM chain; read again when it changes.")] = None
     key_file: Annotated[str | None, Meta(description="PEM key; read again when it changes.")] = None
 
 
-class EngineMetrics(Section):
+class EngineMetrics(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the engines' /metrics pages are read."""
 
     scheme: Annotated[Literal["http", "https"], Meta(description="Scheme of the metrics page.")] = "http"
@@ -155,7 +155,7 @@ class EngineMetrics(Section):
     concurrency_max: Annotated[int, Meta(ge=1, le=1024, description="Scrapes at the same time.")] = 32
 
 
-class Drain(Section):
+class Drain(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What happens on SIGTERM."""
 
     accept_seconds: Annotated[
@@ -164,7 +164,7 @@ class Drain(Section):
     seconds: Annotated[Seconds, Meta(description="Then how long running streams may take.")] = 120.0
 
 
-class Config(Section):
+class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole configuration file."""
 
     weights: Annotated[Weights, Meta(description="The three objectives.")] = Weights()
@@ -178,7 +178,9 @@ class Config(Section):
     ] = "cost"
     destinations_max: Annotated[
         int,
-        Meta(ge=1, le=16, description="Length of the fallback list. Above 1 only with override_host, not ORIGINAL_DST."),
+        Meta(
+            ge=1, le=16, description="Length of the fallback list. Above 1 only with override_host, not ORIGINAL_DST."
+        ),
     ] = 1
     objectives: Annotated[
         dict[str, int], Meta(description="Priority by name of the x-gateway-inference-objective header; below 0 sheds.")

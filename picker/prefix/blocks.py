@@ -1,0 +1,42 @@
+"""Prompt -> chained block hashes: what the index knows a prompt by.
+
+A block is 1,024 bytes of the flattened prompt; only full blocks count. Block i's hash is
+xxh3-64 of its bytes, seeded with the hash of block i - 1, so a hash stands for the whole prompt
+up to and with its block: equal hash, equal prefix. The chain starts from the model (an adapter
+is a model) and the request's `cache_salt`, each tagged and length-prefixed, so that an adapter
+called like another tenant's salt, or `("ab", "c")` and `("a", "bc")`, never meet.
+
+xxh3 is no cryptographic hash: a client who searches for collisions can misroute requests of its
+own model and salt, nothing more; no content is ever served from the index.
+"""
+
+from array import array
+
+from xxhash import xxh3_64_intdigest
+
+BLOCK_BYTES = 1024
+
+
+def chain_seed(model: str | None, cache_salt: str | None) -> int:
+    """Where the chain starts. `None` and `""` differ."""
+    parts = []
+    for tag, value in ((b"m", model), (b"s", cache_salt)):
+        if value is None:
+            parts.append(tag + b"-")
+        else:
+            encoded = value.encode("utf-8", "surrogatepass")
+            parts.append(b"%c%d:%b" % (tag, len(encoded), encoded))
+    return xxh3_64_intdigest(b"".join(parts))
+
+
+def block_hashes(seed: int, prompt: bytes) -> "array[int]":
+    """One 64-bit hash for each full block of `prompt`: `array('Q')`, empty below 1,024 bytes."""
+    view = memoryview(prompt)
+    digest = xxh3_64_intdigest
+    link = seed
+    hashes: list[int] = []
+    append = hashes.append
+    for start in range(0, len(prompt) - BLOCK_BYTES + 1, BLOCK_BYTES):
+        link = digest(view[start : start + BLOCK_BYTES], link)
+        append(link)
+    return array("Q", hashes)

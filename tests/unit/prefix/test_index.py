@@ -1,0 +1,98 @@
+"""The index, case by case."""
+
+from array import array
+
+import pytest
+
+from picker.prefix.index import Match, PrefixIndex
+
+
+def run(*hashes: int) -> "array[int]":
+    return array("Q", hashes)
+
+
+@pytest.fixture
+def index() -> PrefixIndex:
+    return PrefixIndex(bytes_max=1 << 30, capacity_blocks=100)
+
+
+def test_matches_every_holder_to_its_own_depth(index):
+    index.record(run(1, 2, 3, 4), 0)
+    index.record(run(1, 2), 5)
+    assert index.match(run(1, 2, 3, 9)) == Match(((1 << 5, 2), (1 << 0, 3)), 0, 4)
+
+
+def test_a_prefix_with_three_continuations_is_shared(index):
+    for tail in (10, 20):
+        index.record(run(1, 2, tail), 0)
+    assert index.match(run(1, 2, 10)).shared_blocks == 0
+    index.record(run(1, 2, 30), 0)
+    assert index.match(run(1, 2, 10)).shared_blocks == 2
+
+
+def test_a_session_that_grows_is_not_shared(index):
+    for length in range(1, 9):
+        index.record(run(*range(1, length + 1)), 0)
+    assert index.match(run(*range(1, 9))) == Match(((1, 8),), 0, 8)
+    assert index.entries == 1, "one chain of one endpoint stays one node"
+
+
+def test_the_coldest_tail_goes_first_and_the_root_last(index):
+    index.set_capacity(0, 5)
+    index.record(run(1, 2, 3), 0)
+    index.record(run(1, 7, 8), 0)  # 1 2 3 7 8: full
+    index.record(run(1, 7, 9), 0)  # one too many: 3 is the coldest tail
+    assert index.match(run(1, 2, 3)).steps == ((1, 2),)
+    assert index.match(run(1, 7, 8)).steps == ((1, 3),)
+    index.record(run(1, 7, 9, 10, 11, 12), 0)
+    assert index.match(run(1, 2, 3)).steps == ((1, 1),), "the shared root outlives its cold branches"
+    assert index.blocks_held[0] == 5
+
+
+def test_a_split_by_one_endpoint_leaves_the_others_order_alone(index):
+    index.set_capacity(0, 6)
+    index.record(run(1, 2, 3), 0)
+    index.record(run(20, 21, 22), 0)
+    index.record(run(1, 2, 9), 1)  # splits 1 2 | 3, also for slot 0
+    index.record(run(40), 0)  # slot 0 is one over: its coldest is still block 3
+    assert index.match(run(1, 2, 3)).steps == ((1 | 2, 2),)
+    assert index.match(run(20, 21, 22)).steps == ((1, 3),)
+    index.check()
+
+
+def test_withdraw_leaves_what_others_or_later_requests_use(index):
+    first = index.record(run(1, 2, 3), 0)
+    index.record(run(1, 2, 3, 4), 0)
+    index.withdraw(run(1, 2, 3), first)
+    assert index.match(run(1, 2, 3, 4)).steps == ((1, 4),)
+
+
+def test_withdraw_takes_only_what_was_added(index):
+    index.record(run(1, 2), 0)
+    added = index.record(run(1, 2, 3, 4), 0)
+    index.withdraw(run(1, 2, 3, 4), added)
+    assert index.match(run(1, 2, 3, 4)).steps == ((1, 2),)
+    index.check()
+
+
+def test_purge_takes_everything_at_once_and_keeps_the_others(index):
+    index.record(run(1, 2, 3), 0)
+    index.record(run(1, 2, 4), 1)
+    index.purge(0)
+    assert index.match(run(1, 2, 3)).steps == ((1 << 1, 2),)
+    index.purge(1)
+    assert (index.blocks, index.entries, index.blocks_held) == (0, 0, {})
+    index.check()
+
+
+def test_a_prompt_longer_than_the_capacity_keeps_its_head(index):
+    index.set_capacity(0, 3)
+    index.record(run(1, 2, 3, 4, 5), 0)
+    assert index.match(run(1, 2, 3, 4, 5)).steps == ((1, 3),)
+
+
+def test_a_smaller_capacity_takes_effect_at_once(index):
+    index.record(run(1, 2, 3, 4), 0)
+    index.set_capacity(0, 2)
+    assert index.blocks_held[0] == 2
+    assert index.match(run(1, 2, 3, 4)).steps == ((1, 2),)
