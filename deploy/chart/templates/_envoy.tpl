@@ -158,9 +158,12 @@ static_resources:
       type: STATIC
       {{- else }}
       # Every picker's address, ready or not: Envoy's own health check finds the one that serves, sooner than DNS.
-      type: STRICT_DNS
-      dns_lookup_family: V4_PREFERRED
-      dns_refresh_rate: 2s
+      cluster_type:
+        name: envoy.cluster.dns
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.clusters.dns.v3.DnsCluster
+          dns_lookup_family: V4_PREFERRED
+          dns_refresh_rate: 2s
       {{- end }}
       connect_timeout: 1s
       circuit_breakers:
