@@ -14,7 +14,6 @@ Blocking on purpose: it starts in a few hundred milliseconds; an event loop uses
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import subprocess

@@ -86,6 +86,9 @@ class EnvoyConfig(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes_max: int | None = None
     """Listener and cluster buffer limit, and so the largest BUFFERED body. Envoy's default: 1 MiB."""
     websocket: bool = True
+    websocket_headers_only: bool = True
+    """Show the picker only the headers of a WebSocket, whatever the body modes. BUFFERED needs it:
+    Envoy would wait for the end of a body that has none."""
     strip_destination: bool = True
     """Remove a destination header that the client sent, before any filter sees it."""
     subset_header: str | None = None
@@ -163,7 +166,11 @@ def _manager(config: EnvoyConfig) -> Json:
         "http_filters": _filters(config),
     }
     if config.websocket:
-        manager["upgrade_configs"] = [{"upgrade_type": "websocket"}]
+        upgrade: Json = {"upgrade_type": "websocket"}
+        if config.websocket_headers_only:
+            none = BodyMode.NONE
+            upgrade["filters"] = _filters(msgspec.structs.replace(config, request_body=none, response_body=none))
+        manager["upgrade_configs"] = [upgrade]
     if config.strip_destination:
         manager["early_header_mutation_extensions"] = [
             {
