@@ -117,7 +117,6 @@ class Routing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     explore_regret_seconds: Annotated[
         Seconds, Meta(description="Exploration takes another endpoint only if it costs at most this much more.")
     ] = 0.2
-    media_tokens: Annotated[int, Meta(ge=0, le=1_000_000, description="Prompt tokens per image, video, audio.")] = 1000
     index_oversize: Annotated[
         float, Meta(ge=0.1, le=10, description="Index capacity over the engine's KV capacity, per endpoint.")
     ] = 1.25

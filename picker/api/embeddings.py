@@ -1,0 +1,40 @@
+"""POST .../embeddings (OpenAI): input as text, texts or token ids; vLLM also takes messages."""
+
+import msgspec
+
+from picker.api.completions import Prompts, flatten_prompts
+from picker.api.messages_text import Message, put_messages
+from picker.api.request import InferenceRequest, flatten
+
+
+class _Body(msgspec.Struct):
+    input: Prompts = None
+    messages: list[Message] | None = None
+    model: str | None = None
+    cache_salt: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+def parse(body: bytes) -> InferenceRequest:
+    """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
+    fields = _decode(body)
+    has_media = exact = False
+    if fields.messages is not None:
+        pieces: list[str] = []
+        has_media = put_messages(fields.messages, pieces)
+        prompt = flatten(pieces)
+        total_bytes = len(prompt)
+    else:
+        prompt, total_bytes, exact = flatten_prompts(fields.input)
+    return InferenceRequest(
+        api="embeddings",
+        model=fields.model,
+        prompt=prompt,
+        prompt_bytes=total_bytes,
+        exact_tokens=exact,
+        has_media=has_media,
+        max_tokens=0,  # nothing is decoded
+        cache_salt=fields.cache_salt,
+    )

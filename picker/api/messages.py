@@ -1,0 +1,42 @@
+"""POST .../messages (Anthropic)."""
+
+import msgspec
+
+from picker.api.messages_text import NO_RAW, Content, Message, Raw, put_content, put_messages, put_raw
+from picker.api.request import InferenceRequest, flatten
+
+
+class _Body(msgspec.Struct):
+    messages: list[Message]
+    system: Content = None
+    tools: Raw = NO_RAW
+    model: str | None = None
+    stream: bool | None = None
+    max_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+def parse(body: bytes) -> InferenceRequest:
+    """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
+    fields = _decode(body)
+    pieces: list[str] = []
+    put_raw(fields.tools, pieces)
+    has_media = False
+    if fields.system is not None:
+        pieces.append("\x00system\n")
+        has_media = put_content(fields.system, pieces)
+    has_media = put_messages(fields.messages, pieces) or has_media
+    prompt = flatten(pieces)
+    return InferenceRequest(
+        api="messages",
+        model=fields.model,
+        prompt=prompt,
+        prompt_bytes=len(prompt),
+        has_media=has_media,
+        stream=bool(fields.stream),
+        max_tokens=fields.max_tokens,
+        cache_salt=fields.cache_salt,
+    )

@@ -1,0 +1,59 @@
+"""What the client asked for, in one neutral form for all API paths.
+
+The flattened prompt puts text in the order an engine's template does: tools and system first,
+then messages, each under its role, so that a conversation's next turn starts with the bytes of
+this one. It is for hashing only: never sent, stored or logged.
+
+A medium (image, audio, video) stands in it as the digest of its URL or data, repeated to
+`MEDIUM_BYTES`: it weighs what its tokens weigh, and equal media match.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from xxhash import xxh3_128_digest
+
+BYTES_PER_TOKEN_ID = 4
+"""A token id in the flattened prompt: little-endian int32."""
+
+MEDIUM_BYTES = 4000
+"""1,000 tokens at 4 bytes each: about what a vision encoder makes of a 720p image."""
+
+
+class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, understood. `prompt` may be empty: then only load counts."""
+
+    api: str
+    """The API's name: a bounded label."""
+    model: str | None = None
+    prompt: bytes = b""
+    """The flattened first prompt."""
+    prompt_bytes: int = 0
+    """Of all prompts together, as flattened; estimated from the body where it was not parsed."""
+    exact_tokens: bool = False
+    """The prompt came as token ids: 4 bytes a token exactly."""
+    has_media: bool = False
+    stream: bool = False
+    max_tokens: int | None = None
+    cache_salt: str | None = None
+    previous_response_id: str | None = None
+
+
+class InvalidBody(ValueError):
+    """The body is not JSON. The text says where, never what it contains."""
+
+
+def medium(raw: bytes) -> str:
+    """The place-holder of a medium in a flattened prompt: `MEDIUM_BYTES` ASCII characters."""
+    digest = xxh3_128_digest(raw).hex()
+    return (digest * (MEDIUM_BYTES // len(digest) + 1))[:MEDIUM_BYTES]
+
+
+def flatten(pieces: Iterable[str]) -> bytes:
+    """Join pieces to bytes. Lone surrogates pass: the engine decides about them."""
+    return "".join(pieces).encode("utf-8", "surrogatepass")
+
+
+def token_ids(ids: list[int]) -> bytes:
+    """Token ids as the flattened prompt of `exact_tokens`."""
+    return b"".join([(each & 0xFFFFFFFF).to_bytes(4, "little") for each in ids])

@@ -1,0 +1,151 @@
+"""Token counts from responses, without keeping or parsing more than their ends need.
+
+A stream reports usage in its last events (OpenAI chat and completions, Responses), Anthropic's
+also in its first; a JSON answer near its end. So the reader keeps the first and the last few
+kilobytes and looks once, at the end: a chunk costs one append.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from picker.api.sse import event_data
+from picker.decision import Usage
+
+HEAD_BYTES_MAX = 2048
+TAIL_BYTES_MAX = 4096
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Carrier(msgspec.Struct):
+    """Where a usage may stand: at the top, in `response` (Responses), in `message` (Anthropic)."""
+
+    usage: _Usage | None = None
+    response: "_Carrier | None" = None
+    message: "_Carrier | None" = None
+
+
+_decode = msgspec.json.Decoder(_Carrier).decode
+_decode_usage = msgspec.json.Decoder(_Usage).decode
+
+
+class UsageReader:
+    """Feed it a response body chunk by chunk, ask `usage()` at the end."""
+
+    __slots__ = ("_head", "_head_open", "_tail", "_tail_bytes", "_whole", "sse")
+
+    def __init__(self, *, sse: bool) -> None:
+        self.sse = sse
+        self._head = b""
+        self._head_open = sse
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self._whole = True
+
+    def feed(self, chunk: bytes) -> None:
+        """One body chunk, as it passes."""
+        if self._head_open:
+            self._head = (self._head + chunk)[:HEAD_BYTES_MAX]
+            self._head_open = len(self._head) < HEAD_BYTES_MAX
+        if len(chunk) > TAIL_BYTES_MAX:
+            chunk = chunk[-TAIL_BYTES_MAX:]
+            self._tail.clear()
+            self._tail_bytes = 0
+            self._whole = False
+        tail = self._tail
+        tail.append(chunk)
+        self._tail_bytes += len(chunk)
+        while self._tail_bytes - len(tail[0]) >= TAIL_BYTES_MAX:
+            self._tail_bytes -= len(tail.popleft())
+            self._whole = False
+
+    def usage(self) -> Usage | None:
+        """What the response reported; `None` where it reported nothing."""
+        tail = b"".join(self._tail)
+        if not self.sse:
+            found = _read(tail) if self._whole else None
+            return _neutral(found or _scan(tail))
+        last = next(_usages(reversed(list(event_data(tail)))), None) or _scan(tail)
+        if last is None or last.input_tokens is None or last.cache_read_input_tokens is not None:
+            first = next(_usages(event_data(self._head)), None)
+            last = _merged(first, last)
+        return _neutral(last)
+
+
+def _usages(events: Iterator[bytes]) -> Iterator[_Usage]:
+    for data in events:
+        if b'"usage"' in data:
+            found = _read(data)
+            if found is not None:
+                yield found
+
+
+def _read(data: bytes) -> _Usage | None:
+    try:
+        carrier = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    for each in (carrier, carrier.response, carrier.message):
+        if each is not None and each.usage is not None:
+            return each.usage
+    return None
+
+
+def _scan(tail: bytes) -> _Usage | None:
+    """The last `"usage": {...}` of a document whose start is not kept."""
+    position = len(tail)
+    while (position := tail.rfind(b'"usage"', 0, position)) >= 0:
+        rest = tail[position + 7 :].lstrip()
+        if rest[:1] != b":" or tail[position - 1 : position] == b"\\":
+            continue
+        text = rest[1:].lstrip().decode("utf-8", "replace")
+        if not text.startswith("{"):
+            continue
+        try:
+            end = json.JSONDecoder().raw_decode(text)[1]
+            return _decode_usage(text[:end])
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+def _merged(first: _Usage | None, last: _Usage | None) -> _Usage | None:
+    """Anthropic: input in the first event, output in the last; the last wins where both speak."""
+    if first is None or last is None:
+        return last or first
+    values = msgspec.structs.asdict(first)
+    values.update({name: value for name, value in msgspec.structs.asdict(last).items() if value is not None})
+    return _Usage(**values)
+
+
+def _neutral(usage: _Usage | None) -> Usage | None:
+    if usage is None:
+        return None
+    details = usage.prompt_tokens_details or usage.input_tokens_details
+    cached = details.cached_tokens if details else None
+    tokens = usage.prompt_tokens if usage.prompt_tokens is not None else usage.input_tokens
+    if usage.cache_read_input_tokens is not None:  # Anthropic counts cached and created apart from the input
+        cached = usage.cache_read_input_tokens
+        tokens = (tokens or 0) + cached + (usage.cache_creation_input_tokens or 0)
+    output = usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens
+    return Usage(_sane(tokens), _sane(output), _sane(cached))
+
+
+def _sane(value: int | None) -> int | None:
+    return value if value is not None and 0 <= value < 2**40 else None

@@ -1,0 +1,332 @@
+"""request + snapshot + now + rng -> Decision: the whole policy on one screen, and its books.
+
+The director owns the state that decisions need (datastore, in-flight ledger, prefix index,
+learned rates, ejection) and is the only one who changes it. `decide` makes a decision and
+charges it; `first_token`, `answered`, `served_by` and `finish` tell what became of it. None of
+them does I/O, reads a clock or rolls dice: `now` and `rng` are passed in.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+
+from picker.api.request import BYTES_PER_TOKEN_ID, InferenceRequest
+from picker.config import Config
+from picker.decision import Decision, Picked, Reason, Shed, Unavailable, Usage
+from picker.flowcontrol import objectives, saturation
+from picker.pool.datastore import Change, Datastore
+from picker.pool.endpoint import Endpoint, EndpointSpec, EngineSample
+from picker.pool.inflight import Charge, InflightLedger
+from picker.pool.snapshot import Mask, Snapshot
+from picker.prefix.blocks import BLOCK_BYTES, block_hashes, chain_seed
+from picker.prefix.index import NO_MATCH, Match, PrefixIndex, Recorded
+from picker.scheduling import explanation, scheduler
+from picker.scheduling.columns import Columns
+from picker.scheduling.ejection import EjectionBook
+from picker.scheduling.rates import Rates
+
+_NO_HASHES = array("Q")
+
+
+class Booking:
+    """A decision's entries in the books: what `finish` must undo or learn from. One per pick."""
+
+    __slots__ = ("charge", "hashes", "model", "prompt_bytes", "recorded")
+
+    def __init__(
+        self,
+        charge: Charge,
+        hashes: "array[int]",
+        recorded: Recorded | None,
+        model: str | None,
+        prompt_bytes: int | None,
+    ) -> None:
+        self.charge = charge
+        self.hashes = hashes
+        self.recorded = recorded
+        self.model = model
+        self.prompt_bytes = prompt_bytes
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the request went, as far as is known."""
+        return self.charge.endpoint
+
+
+class _View(NamedTuple):
+    """What a decision looks at."""
+
+    snapshot: Snapshot
+    hashes: "array[int]"
+    match: Match
+    columns: Columns
+
+
+class Director:
+    """The policy and its books. One event loop owns it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.ledger = InflightLedger()
+        self.datastore = Datastore(
+            self.ledger,
+            stale_seconds=config.engine_metrics.stale_seconds,
+            default_capacity_tokens=config.routing.kv_capacity_tokens,
+        )
+        self.index = PrefixIndex(
+            bytes_max=config.limits.index_bytes_max,
+            capacity_blocks=self._index_blocks(config.routing.kv_capacity_tokens),
+        )
+        self.rates = Rates(config.routing, models_max=config.limits.models_max)
+        self.ejection = EjectionBook()
+        self.objectives: dict[str, int] = {}
+        """Priorities that the cluster defines; those of the configuration win."""
+
+    # The world changes ---------------------------------------------------------------------
+
+    def reconfigure(self, config: Config) -> None:
+        """Other knobs from now on; books and index stay."""
+        self.config = config
+        self.datastore.stale_seconds = config.engine_metrics.stale_seconds
+        self.rates.reconfigure(config.routing, models_max=config.limits.models_max)
+
+    def replace_endpoints(self, specs: Iterable[EndpointSpec]) -> Change:
+        """A source tells its whole set. Those who left take their index entries with them at once."""
+        change = self.datastore.replace(specs)
+        for slot in change.left_slots:
+            self.index.purge(slot)
+        for endpoint in change.left:
+            self.ejection.forget(endpoint)
+        for endpoint in change.joined:
+            self.rates.adopt(endpoint.slot)
+        return change
+
+    def record_sample(self, sample: EngineSample) -> bool:
+        """A reading of an engine. True if it tells that the engine lost its cache."""
+        reading = self.datastore.record(sample)
+        if reading is None:
+            return False
+        slot = reading.endpoint.slot
+        if reading.restarted:
+            self.index.purge(slot)
+        if (reading.restarted or reading.capacity_changed) and sample.kv_capacity_tokens is not None:
+            self.index.set_capacity(slot, self._index_blocks(sample.kv_capacity_tokens))
+        return reading.restarted
+
+    # One request ---------------------------------------------------------------------------
+
+    def decide(
+        self,
+        request: InferenceRequest,
+        *,
+        now: float,
+        rng: Random,
+        subset: Sequence[str] | None = None,
+        objective: str | None = None,
+        first_chunk_visible: bool = False,
+    ) -> Decision:
+        """Choose, charge, record.
+
+        `subset`: the endpoints the proxy allows (`ip:port`, or `ip` for all its ports); `None` is all.
+        `first_chunk_visible`: response bodies pass here, so a stream's first chunk will be seen.
+        """
+        self.ledger.expire(now)
+        snapshot = self.datastore.snapshot(now)
+        among = self._among(snapshot, subset, now)
+        if isinstance(among, Unavailable):
+            return among
+        priority = self.priority(objective)
+        if objectives.is_sheddable(priority) and self._saturated(snapshot, among):
+            return Shed(
+                self.config.saturation.retry_after_seconds,
+                f"every endpoint is saturated and priority {priority} may be refused; try again later",
+            )
+        hashes = block_hashes(chain_seed(request.model, request.cache_salt), request.prompt)
+        match = self.index.match(hashes) if hashes else NO_MATCH
+        view = _View(snapshot, hashes, match, self._columns(request, snapshot, match))
+        hot = scheduler.hot_bits(match, self.config.threshold, self._bytes_per_token(request))
+        choice = scheduler.choose(view.columns, hot, among, self.config, rng)
+        return self._book(request, view, choice, now, first_chunk_visible)
+
+    def first_token(self, booking: Booking, now: float) -> None:
+        """The first body chunk of a 2xx streamed answer: its prefill is over."""
+        charge = booking.charge
+        if not charge.timed and self.ledger.first_token(charge):
+            tokens = charge.backlog_tokens + charge.prefill_tokens
+            self.rates.observe_prefill(charge.endpoint.slot, tokens, now - charge.charged_at_seconds)
+
+    def not_streamed(self, booking: Booking) -> None:
+        """The answer turned out not to stream: its prefill ends by the clock."""
+        charge = booking.charge
+        if charge.prefilling and not charge.timed:
+            self.ledger.time_prefill(charge, charge.charged_at_seconds + self._prefill_seconds(charge))
+
+    def answered(self, booking: Booking, status: int, now: float) -> bool:
+        """Response headers came. True if this failure ejects the endpoint."""
+        endpoint = booking.endpoint
+        if status >= 400:  # nothing was computed that a later request could use
+            self._withdraw(booking)
+        if status >= 500:
+            return self.ejection.failed(endpoint, booking.charge, now, self.config.ejection)
+        if status != 429:
+            self.ejection.succeeded(endpoint)
+        return False
+
+    def served_by(self, booking: Booking, address: str, now: float) -> bool:
+        """The proxy tells who served. Another than picked: charge and index move there. True if so."""
+        old = booking.charge
+        endpoint = self.datastore.snapshot(now).by_address.get(address)
+        if endpoint is None or endpoint is old.endpoint or old.released:
+            return False
+        self._withdraw(booking)
+        timed, prefilling = old.timed, old.prefilling
+        self.ledger.release(old)
+        self.ejection.released(old)
+        booking.charge = charge = self.ledger.charge(
+            endpoint, prefill_tokens=old.prefill_tokens, context_tokens=old.context_tokens, now=now
+        )
+        if not prefilling:
+            self.ledger.first_token(charge)
+        elif timed:
+            self.ledger.time_prefill(charge, now + self._prefill_seconds(charge))
+        if booking.hashes:
+            booking.recorded = self.index.record(booking.hashes, endpoint.slot)
+        return True
+
+    def finish(self, booking: Booking, *, reached: bool, usage: Usage | None = None) -> None:
+        """The request is over, however it ended. `reached`: the endpoint may have computed it."""
+        if not self.ledger.release(booking.charge):
+            return
+        self.ejection.released(booking.charge)
+        if not reached:
+            self._withdraw(booking)
+        if usage is not None:
+            self.rates.observe_usage(booking.model, booking.prompt_bytes, usage)
+
+    def priority(self, objective: str | None) -> int:
+        """Of the objective that a request names; 0 where unknown."""
+        if objective is not None and objective in self.config.objectives:
+            return self.config.objectives[objective]
+        return objectives.priority(objective, self.objectives)
+
+    # Steps of a decision -------------------------------------------------------------------
+
+    def _among(self, snapshot: Snapshot, subset: Sequence[str] | None, now: float) -> Mask | Unavailable | None:
+        """Who stands for the choice: ready, in the subset, not ejected. `None`: every slot."""
+        if not snapshot.ready_count:
+            word = "no_endpoints" if snapshot.synced else "not_synced"
+            return Unavailable("no ready endpoint in the pool", word)
+        among = snapshot.ready_mask if snapshot.ready_count < snapshot.width else None
+        if subset is not None:
+            allowed = np.zeros(snapshot.width, dtype=np.bool_)
+            for entry in subset:
+                found = snapshot.by_address.get(entry)
+                for endpoint in (found,) if found else snapshot.by_host.get(entry.strip("[]"), ()):
+                    allowed[endpoint.slot] = True
+            if not allowed.any():
+                return Unavailable("no endpoint of the requested subset is ready", "subset_empty")
+            among = allowed
+        ejected = self.ejection.ejected(now)
+        if ejected:
+            healthy = np.copy(snapshot.ready_mask if among is None else among)
+            healthy[[slot for slot in ejected if slot < snapshot.width]] = False
+            if healthy.any():
+                among = healthy
+        return among
+
+    def _saturated(self, snapshot: Snapshot, among: Mask | None) -> bool:
+        width = snapshot.width
+        backlog_seconds = self.ledger.prefill_tokens[:width] * self.rates.rate_inverse[:width]
+        standing = snapshot.ready_mask if among is None else among
+        return saturation.all_saturated(snapshot, standing, backlog_seconds, self.config.saturation)
+
+    def _bytes_per_token(self, request: InferenceRequest) -> float:
+        return BYTES_PER_TOKEN_ID if request.exact_tokens else self.rates.model(request.model).bytes_per_token
+
+    def _columns(self, request: InferenceRequest, snapshot: Snapshot, match: Match) -> Columns:
+        width, ledger, routing = snapshot.width, self.ledger, self.config.routing
+        sizes = self.rates.model(request.model)
+        bytes_per_token = BYTES_PER_TOKEN_ID if request.exact_tokens else sizes.bytes_per_token
+        tokens = request.prompt_bytes / bytes_per_token
+        output = sizes.output_tokens
+        if request.max_tokens is not None:
+            output = min(output, max(0, request.max_tokens))
+        matched = scheduler.matched_tokens(match, width, bytes_per_token, tokens)
+        shared = min(tokens, match.shared_blocks * BLOCK_BYTES / bytes_per_token)
+        return Columns(
+            prompt_tokens=tokens,
+            output_tokens=output,
+            mean_uncached_tokens=self.rates.mean_uncached_tokens,
+            matched_tokens=matched,
+            unmatched_tokens=scheduler.unmatched_tokens(matched, tokens, shared, routing.shared_weight),
+            requests=ledger.requests[:width],
+            backlog_tokens=ledger.prefill_tokens[:width],
+            foreign_requests=snapshot.foreign_requests,
+            context_tokens=np.maximum(ledger.context_tokens[:width], snapshot.reported_context_tokens),
+            capacity_tokens=snapshot.capacity_tokens,
+            waiting_requests=snapshot.waiting_requests,
+            kv_cache_utilization=snapshot.kv_cache_utilization,
+            rate_inverse=self.rates.rate_inverse[:width],
+            matched_share=matched / tokens if tokens else matched,
+            routing=routing,
+        )
+
+    def _book(
+        self, request: InferenceRequest, view: "_View", choice: scheduler.Choice, now: float, first_chunk_visible: bool
+    ) -> Picked:
+        snapshot, hashes, match, columns = view
+        slot = choice.slot
+        endpoint = snapshot.endpoints[slot]
+        assert endpoint is not None, "chose a slot without an endpoint"
+        uncached = columns.prompt_tokens - float(columns.matched_tokens[slot])
+        ttft = (float(columns.backlog_tokens[slot]) + uncached) * float(columns.rate_inverse[slot])
+        charge = self.ledger.charge(
+            endpoint,
+            prefill_tokens=uncached,
+            context_tokens=columns.prompt_tokens,
+            now=now,
+            prefill_seconds=None if first_chunk_visible and request.stream else ttft,
+        )
+        self.rates.observe_uncached(uncached)
+        self.ejection.picked(endpoint, charge, now)
+        recorded = self.index.record(hashes, slot) if hashes else None
+        sized = None if request.has_media or request.exact_tokens else request.prompt_bytes
+        slots = scheduler.ranked(choice, self.config.destinations_max) if self.config.destinations_max > 1 else (slot,)
+        addresses = tuple(each.spec.address for at in slots if (each := snapshot.endpoints[at]) is not None)
+        reason = choice.reason if request.prompt_bytes else Reason.HEADERS
+        return Picked(
+            addresses=addresses,
+            reason=reason,
+            matched_share=match_share(match, slot) if request.prompt else None,
+            charge=Booking(charge, hashes, recorded, request.model, sized),
+            explain=explanation.Later(snapshot, choice, columns, reason, match.blocks),
+            predicted_ttft_seconds=ttft,
+        )
+
+    # Books ---------------------------------------------------------------------------------
+
+    def _withdraw(self, booking: Booking) -> None:
+        recorded, booking.recorded = booking.recorded, None
+        if recorded is not None and booking.endpoint.slot == recorded.slot:
+            self.index.withdraw(booking.hashes, recorded)
+
+    def _prefill_seconds(self, charge: Charge) -> float:
+        slot = charge.endpoint.slot
+        tokens = charge.backlog_tokens + charge.prefill_tokens
+        return tokens * float(self.rates.rate_inverse[slot]) if slot >= 0 else 0.0
+
+    def _index_blocks(self, capacity_tokens: int) -> int:
+        """An engine's KV capacity in our blocks, oversized as configured."""
+        routing = self.config.routing
+        return max(1, int(capacity_tokens * routing.bytes_per_token * routing.index_oversize / BLOCK_BYTES))
+
+
+def match_share(match: Match, slot: int) -> float:
+    """Matched blocks over full blocks of the prompt, for one slot."""
+    for bits, blocks in match.steps:
+        if bits >> slot & 1:
+            return blocks / match.blocks
+    return 0.0

@@ -1,0 +1,163 @@
+"""The in-flight ledger: what we have sent where and what is left of it.
+
+A charge is made at the pick and released in two steps: the prefill when it is over, the rest at
+the end, however the end comes. Each step happens exactly once, on the endpoint that was charged,
+also when that endpoint has left the pool meanwhile. Nothing goes below zero.
+
+When is a prefill over? At the first body chunk of a streamed answer (`first_token`). Where no
+such chunk will be seen (`timed`), when the backlog at the charge and the request's own tokens
+have had their time at the endpoint's rate: `expire` releases what is due by our own clock.
+
+The columns (float64, one value a slot) are what scorers read; they mirror the counters of the
+endpoints that have a slot. Columns double when slots are added.
+"""
+
+from heapq import heappop, heappush
+from itertools import count
+
+import numpy as np
+
+from picker.pool.endpoint import Endpoint
+
+
+class Charge:
+    """One request's load on one endpoint. Only the ledger changes it."""
+
+    __slots__ = (
+        "backlog_tokens",
+        "charged_at_seconds",
+        "context_tokens",
+        "endpoint",
+        "prefill_tokens",
+        "prefilling",
+        "released",
+        "timed",
+    )
+
+    def __init__(self, endpoint: Endpoint, prefill_tokens: float, context_tokens: float, now: float) -> None:
+        self.endpoint = endpoint
+        self.prefill_tokens = prefill_tokens
+        self.context_tokens = context_tokens
+        self.charged_at_seconds = now
+        self.backlog_tokens = endpoint.prefill_tokens
+        self.timed = False
+        self.prefilling = True
+        self.released = False
+
+
+class InflightLedger:
+    """All charges, as columns by slot. One event loop owns it."""
+
+    def __init__(self, slots: int = 8) -> None:
+        self.requests = np.zeros(slots)
+        self.prefilling = np.zeros(slots)
+        self.prefill_tokens = np.zeros(slots)
+        self.context_tokens = np.zeros(slots)
+        self.open_charges = 0
+        self._due: list[tuple[float, int, Charge]] = []
+        self._sequence = count()
+
+    def adopt(self, endpoint: Endpoint) -> None:
+        """A slot begins a new life: its columns start from this endpoint's counters."""
+        if endpoint.slot >= len(self.requests):
+            self._grow(endpoint.slot + 1)
+        self._mirror(endpoint)
+
+    def retire(self, slot: int) -> None:
+        """The slot has no endpoint any more. Charges on the endpoint that left go on without it."""
+        for column in (self.requests, self.prefilling, self.prefill_tokens, self.context_tokens):
+            column[slot] = 0.0
+
+    def charge(
+        self,
+        endpoint: Endpoint,
+        *,
+        prefill_tokens: float,
+        context_tokens: float,
+        now: float,
+        prefill_seconds: float | None = None,
+    ) -> Charge:
+        """Book a request on `endpoint`.
+
+        `prefill_seconds`: from now until its prefill counts as over, for answers whose first
+        chunk will not be seen; `None` waits for `first_token`.
+        """
+        charge = Charge(endpoint, prefill_tokens, context_tokens, now)
+        endpoint.in_flight_requests += 1
+        endpoint.prefilling_requests += 1
+        endpoint.prefill_tokens += prefill_tokens
+        endpoint.context_tokens += context_tokens
+        self.open_charges += 1
+        self._mirror(endpoint)
+        if prefill_seconds is not None:
+            self.time_prefill(charge, now + prefill_seconds)
+        return charge
+
+    def time_prefill(self, charge: Charge, due_at_seconds: float) -> None:
+        """No first chunk will be seen after all: the prefill is over at `due_at_seconds`."""
+        if not charge.timed and charge.prefilling:
+            charge.timed = True
+            heappush(self._due, (due_at_seconds, next(self._sequence), charge))
+
+    def first_token(self, charge: Charge) -> bool:
+        """The prefill is over. True the first time."""
+        if not charge.prefilling:
+            return False
+        charge.prefilling = False
+        endpoint = charge.endpoint
+        endpoint.prefilling_requests -= 1
+        endpoint.prefill_tokens -= charge.prefill_tokens
+        if not endpoint.prefilling_requests:
+            endpoint.prefill_tokens = 0.0  # no residue of rounding
+        self._mirror(endpoint)
+        return True
+
+    def release(self, charge: Charge) -> bool:
+        """The request is over. True the first time; later calls change nothing."""
+        if charge.released:
+            return False
+        self.first_token(charge)
+        charge.released = True
+        endpoint = charge.endpoint
+        endpoint.in_flight_requests -= 1
+        endpoint.context_tokens -= charge.context_tokens
+        if not endpoint.in_flight_requests:
+            endpoint.context_tokens = 0.0
+        self.open_charges -= 1
+        self._mirror(endpoint)
+        return True
+
+    def expire(self, now: float) -> None:
+        """Release the prefills that are over by the clock."""
+        due = self._due
+        while due and due[0][0] <= now:
+            self.first_token(heappop(due)[2])
+        if len(due) > 64 + 2 * self.open_charges:  # of requests that ended before their time
+            self._due = sorted(entry for entry in due if entry[2].prefilling)
+
+    def check(self, endpoints: list[Endpoint]) -> None:
+        """Assert the invariants over the live `endpoints`. For tests."""
+        assert self.open_charges >= 0
+        for endpoint in endpoints:
+            assert endpoint.in_flight_requests >= endpoint.prefilling_requests >= 0
+            assert endpoint.prefill_tokens >= -1e-6 and endpoint.context_tokens >= -1e-6
+            assert self.requests[endpoint.slot] == endpoint.in_flight_requests
+            assert self.prefilling[endpoint.slot] == endpoint.prefilling_requests
+            assert self.prefill_tokens[endpoint.slot] == endpoint.prefill_tokens
+            assert self.context_tokens[endpoint.slot] == endpoint.context_tokens
+
+    def _mirror(self, endpoint: Endpoint) -> None:
+        slot = endpoint.slot
+        if slot >= 0:
+            self.requests[slot] = endpoint.in_flight_requests
+            self.prefilling[slot] = endpoint.prefilling_requests
+            self.prefill_tokens[slot] = endpoint.prefill_tokens
+            self.context_tokens[slot] = endpoint.context_tokens
+
+    def _grow(self, slots: int) -> None:
+        size = max(slots, 2 * len(self.requests))
+        for name in ("requests", "prefilling", "prefill_tokens", "context_tokens"):
+            column = np.zeros(size)
+            old = getattr(self, name)
+            column[: len(old)] = old
+            setattr(self, name, column)

@@ -1,0 +1,50 @@
+"""The pool at one moment, as a value: what a decision sees of the world.
+
+Columns have one value a slot (`width` of them). A slot without an endpoint is not `ready`.
+Unknown is NaN in a column: comparisons with it are false, so unknown is neither idle nor full.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from picker.pool.endpoint import Endpoint
+
+Column = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Immutable; made by the datastore, kept until something changes."""
+
+    endpoints: tuple[Endpoint | None, ...]
+    """By slot."""
+    ready_mask: Mask
+    ready_bits: int
+    """The same as a bitmask, for the prefix index."""
+    ready_count: int
+    waiting_requests: Column
+    kv_cache_utilization: Column
+    foreign_requests: Column
+    """Waiting requests that are not ours; 0 where stale or unknown, as then nothing is added."""
+    reported_context_tokens: Column
+    """kv_cache_utilization x capacity; 0 where stale or unknown: it only ever raises our own count."""
+    capacity_tokens: Column
+    by_address: dict[str, Endpoint]
+    by_host: dict[str, tuple[Endpoint, ...]]
+    synced: bool
+
+    @property
+    def width(self) -> int:
+        """Slots, with and without an endpoint."""
+        return len(self.endpoints)
+
+
+def bits_to_mask(bits: int, width: int) -> Mask:
+    """A bitmask of slots as a boolean column."""
+    raw = np.frombuffer(bits.to_bytes((width + 7) // 8, "little"), dtype=np.uint8)
+    unpacked: Any = np.unpackbits(raw, count=width, bitorder="little")
+    mask: Mask = unpacked.view(np.bool_)
+    return mask

@@ -1,0 +1,32 @@
+"""What scorers see: the pool's columns (one value a slot) and this request's numbers."""
+
+import msgspec
+
+from picker.config import Routing
+from picker.pool.snapshot import Column
+
+
+class Columns(msgspec.Struct):
+    """Input of every scorer; none may change it.
+
+    Tokens are prompt or context tokens; `rate_inverse` is seconds per prefill token.
+    """
+
+    prompt_tokens: float
+    output_tokens: float
+    mean_uncached_tokens: float
+    matched_tokens: Column
+    """What each endpoint is thought to hold of this prompt."""
+    unmatched_tokens: Column
+    """What each endpoint would have to prefill; the shared part at its weight."""
+    requests: Column
+    backlog_tokens: Column
+    foreign_requests: Column
+    context_tokens: Column
+    capacity_tokens: Column
+    waiting_requests: Column
+    """NaN: unknown. Only `normalized` scoring reads it."""
+    kv_cache_utilization: Column
+    rate_inverse: Column
+    matched_share: Column
+    routing: Routing

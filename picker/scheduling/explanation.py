@@ -1,0 +1,79 @@
+"""Why this endpoint? A decision keeps its columns; the words are made when somebody reads.
+
+The columns of one decision are a few hundred bytes an endpoint, so only a bounded number of
+recent decisions is kept (edge/admin.py), never one a stream.
+"""
+
+import math
+
+from picker.decision import EndpointView, Explanation, Reason
+from picker.pool.snapshot import Snapshot
+from picker.scheduling.columns import Columns
+from picker.scheduling.scheduler import Choice
+
+_OTHERS = 3
+_HOLDERS_MAX = 32
+
+_SUMMARIES = {
+    Reason.AFFINITY: "it is the cheapest of those that hold the prompt's prefix",
+    Reason.BREAK: "the holders of the prefix cost more than the work they would save",
+    Reason.LOAD: "no endpoint holds enough of the prompt; it is the cheapest",
+    Reason.EXPLORE: "the exploration draw gives the prompt a second home at little cost",
+    Reason.HEADERS: "there is no prompt to match; it is the cheapest",
+    Reason.STICKY: "it holds the session",
+}
+
+
+class Later:
+    """Call it for the `Explanation`."""
+
+    __slots__ = ("_blocks", "_choice", "_columns", "_reason", "_snapshot")
+
+    def __init__(self, snapshot: Snapshot, choice: Choice, columns: Columns, reason: Reason, blocks: int) -> None:
+        self._snapshot = snapshot
+        self._choice = choice
+        self._columns = columns
+        self._reason = reason
+        self._blocks = blocks
+
+    def __call__(self) -> Explanation:
+        cost = self._choice.cost
+        standing = [slot for slot in cost.argsort(kind="stable").tolist() if math.isfinite(cost[slot])]
+        share = self._columns.matched_share
+        holders = [slot for slot in standing if share[slot] > 0][:_HOLDERS_MAX]
+        others = [slot for slot in standing if slot != self._choice.slot and slot not in holders][:_OTHERS]
+        shown = dict.fromkeys((self._choice.slot, *holders, *others))
+        return Explanation(
+            reason=str(self._reason),
+            summary=_SUMMARIES[self._reason],
+            prompt_tokens=round(self._columns.prompt_tokens),
+            prompt_blocks=self._blocks,
+            endpoints=tuple(self._view(slot) for slot in shown),
+        )
+
+    def _view(self, slot: int) -> EndpointView:
+        endpoint = self._snapshot.endpoints[slot]
+        assert endpoint is not None
+        picked = slot == self._choice.slot
+        share = float(self._columns.matched_share[slot])
+        cost = float(self._choice.cost[slot])
+        more = cost - float(self._choice.cost[self._choice.slot])
+        if picked:
+            why = f"picked: {_SUMMARIES[self._reason]}"
+        elif more >= 0:
+            why = f"{more:.3f} s dearer than the pick"
+        else:
+            why = (
+                f"{-more:.3f} s cheaper, but the pick holds the prefix"
+                if self._reason is Reason.AFFINITY
+                else (f"{-more:.3f} s cheaper: not taken")
+            )
+        return EndpointView(
+            address=endpoint.spec.address,
+            name=endpoint.spec.name,
+            matched_share=share,
+            seconds={name: float(column[slot]) for name, column in self._choice.seconds.items()},
+            cost_seconds=cost,
+            picked=picked,
+            why=why,
+        )

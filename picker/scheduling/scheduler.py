@@ -1,0 +1,158 @@
+"""Where? Costs in seconds for all endpoints at once, then the epsilon-greedy affinity rule.
+
+    best = least(among)
+    hot  = holders of >= threshold of the prompt; if none: those with >= 0.8 of the longest match
+    home = least(hot)
+    pick = home  if  cost[home] - cost[best] <= k * (work saved by home) / R_home   else best
+    with probability epsilon: x = least(others); if cost[x] - cost[pick] <= regret: pick = x
+
+`least` is random among those within max(1 ms, 2 %) of the least, so that several pickers, and
+equal endpoints, do not herd. One draw decides on exploration, wherever two or more stand.
+"""
+
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+
+from picker.config import Config
+from picker.decision import Reason
+from picker.pool.snapshot import Column, Mask, bits_to_mask
+from picker.prefix.blocks import BLOCK_BYTES
+from picker.prefix.index import Match
+from picker.scheduling import normalized
+from picker.scheduling.columns import Columns
+from picker.scheduling.scorers import SCORERS
+
+TIE_SECONDS = 1e-3
+TIE_RATIO = 0.02
+PARTIAL_SHARE = 0.8
+"""Without a holder above the threshold, those with this share of the longest match count as hot."""
+PARTIAL_TOKENS_MIN = 256
+"""Below this a partial match is not worth keeping together."""
+_FEW = 8
+"""Up to this many slots, walking bits beats unpacking them."""
+
+_INFINITY = float("inf")
+
+
+class Choice(NamedTuple):
+    """What the rule chose, and the columns it chose by."""
+
+    slot: int
+    reason: Reason
+    cost: Column
+    """Infinite outside the endpoints that stood for the choice."""
+    seconds: dict[str, Column]
+    """By objective, unweighted."""
+
+
+def matched_tokens(match: Match, width: int, bytes_per_token: float, prompt_tokens: float) -> Column:
+    """m_r: tokens of this prompt that each slot holds, at most the prompt's."""
+    column: Column = np.zeros(width)
+    for bits, blocks in match.steps:
+        tokens = min(prompt_tokens, blocks * BLOCK_BYTES / bytes_per_token)
+        if bits.bit_count() <= _FEW:
+            while bits:
+                low = bits & -bits
+                bits ^= low
+                column[low.bit_length() - 1] = tokens
+        else:
+            column[bits_to_mask(bits, width)] = tokens
+    return column
+
+
+def unmatched_tokens(matched: Column, prompt_tokens: float, shared_tokens: float, shared_weight: float) -> Column:
+    """u_r, where what many prompts share counts less: a copy of it serves the next ones too."""
+    unmatched: Column = prompt_tokens - matched
+    if shared_weight < 1.0 and shared_tokens > 0.0:
+        missing_shared = np.maximum(shared_tokens - matched, 0.0)
+        missing_shared *= 1.0 - shared_weight
+        unmatched -= missing_shared
+    return unmatched
+
+
+def hot_bits(match: Match, threshold: float, bytes_per_token: float) -> int:
+    """The slots that affinity prefers, as a bitmask; 0: none."""
+    if not match.steps:
+        return 0
+    needed = threshold * match.blocks
+    longest = match.steps[-1][1]
+    if longest < needed:
+        if longest * BLOCK_BYTES / bytes_per_token < PARTIAL_TOKENS_MIN:
+            return 0
+        needed = PARTIAL_SHARE * longest
+    bits = 0
+    for step_bits, blocks in match.steps:
+        if blocks >= needed:
+            bits |= step_bits
+    return bits
+
+
+def choose(columns: Columns, hot: int, among: Mask | None, config: Config, rng: Random) -> Choice:
+    """Apply the rule. `among`: the slots that stand; `None` is all. At least one must stand."""
+    if config.scoring == "normalized":
+        cost, seconds = normalized.cost(columns, config.weights)
+    else:
+        weights = config.weights
+        seconds = {name: scorer(columns) for name, scorer in SCORERS.items()}
+        cost = seconds["prefix"] + seconds["queue"] * (weights.queue / weights.prefix)
+        cost += seconds["kv"] * (weights.kv / weights.prefix)
+    if among is not None:
+        cost[~among] = _INFINITY
+    best = _least(cost, rng)
+    slot, reason = best, Reason.LOAD
+    if hot:
+        home = _least_of(cost, hot, rng)
+        if home is not None:
+            saved = columns.unmatched_tokens[best] - columns.unmatched_tokens[home]
+            worth = config.routing.affinity_break * max(0.0, saved) * columns.rate_inverse[home]
+            stays = cost[home] - cost[best] <= worth
+            slot, reason = (home, Reason.AFFINITY) if stays else (best, Reason.BREAK)
+    if len(cost) > 1 and rng.random() < config.epsilon:
+        here = cost[slot]
+        cost[slot] = _INFINITY
+        other = _least(cost, rng)
+        regret = cost[other] - here
+        cost[slot] = here
+        if regret <= config.routing.explore_regret_seconds:
+            slot, reason = other, Reason.EXPLORE
+    return Choice(slot, reason, cost, seconds)
+
+
+def ranked(choice: Choice, count: int) -> list[int]:
+    """The pick and the next cheapest, at most `count`, all of those that stand."""
+    order = np.argsort(choice.cost, kind="stable")
+    rest = [int(slot) for slot in order[: count + 1] if slot != choice.slot and choice.cost[slot] < _INFINITY]
+    return [choice.slot, *rest[: count - 1]]
+
+
+def _least(cost: Column, rng: Random) -> int:
+    slot = int(cost.argmin())
+    least = cost[slot]
+    tied = np.flatnonzero(cost <= least + max(TIE_SECONDS, TIE_RATIO * least))
+    if len(tied) <= 1:
+        return slot
+    return int(tied[int(rng.random() * len(tied))])
+
+
+def _least_of(cost: Column, bits: int, rng: Random) -> int | None:
+    """The least among the slots of a bitmask; `None` if none of them stands."""
+    if bits.bit_count() > _FEW:
+        masked = np.where(bits_to_mask(bits, len(cost)), cost, _INFINITY)
+        slot = _least(masked, rng)
+        return slot if masked[slot] < _INFINITY else None
+    slots: list[int] = []
+    costs: list[float] = []
+    while bits:
+        low = bits & -bits
+        bits ^= low
+        slot = low.bit_length() - 1
+        slots.append(slot)
+        costs.append(float(cost[slot]))
+    least = min(costs)
+    if least == _INFINITY:
+        return None
+    limit = least + max(TIE_SECONDS, TIE_RATIO * least)
+    tied = [slot for slot, value in zip(slots, costs, strict=True) if value <= limit]
+    return tied[0] if len(tied) == 1 else tied[int(rng.random() * len(tied))]

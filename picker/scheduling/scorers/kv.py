@@ -1,0 +1,31 @@
+"""Seconds of decoding here, and of KV cache that will not fit.
+
+    E * (s * (d_r + 1) + c * (K_r + p)) + g * max(0, K_r + d_r * E / 2 + p - C_r) / R_r
+
+A decode step takes longer with more sequences (s) and more context (c). What exceeds the
+capacity C_r will be evicted or preempted, and a share g of it computed again.
+"""
+
+import numpy as np
+
+from picker.pool.snapshot import Column
+from picker.scheduling.columns import Columns
+
+
+def seconds(columns: Columns) -> Column:
+    """One value a slot."""
+    routing = columns.routing
+    output, requests = columns.output_tokens, columns.requests
+    context: Column = columns.context_tokens + columns.prompt_tokens
+    step = (requests + 1.0) * routing.decode_seconds_per_sequence
+    step += context * routing.decode_seconds_per_token
+    step *= output
+    overflow = requests * (output / 2)
+    overflow += context
+    overflow -= columns.capacity_tokens
+    if overflow.max(initial=0.0) > 0.0:
+        overflow = np.maximum(overflow, 0.0)
+        overflow *= columns.rate_inverse
+        overflow *= routing.overflow_penalty
+        step += overflow
+    return step
