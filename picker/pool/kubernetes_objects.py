@@ -10,6 +10,7 @@ inference.networking.x-k8s.io/v1alpha2 InferenceObjective.
 """
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any
 
 import msgspec
@@ -162,12 +163,23 @@ def read_pod(raw: bytes | msgspec.Raw) -> Sighting[Pod] | Malformed:
         return _malformed(raw, str(error))
     if not (pod.metadata.uid and pod.metadata.name):
         return _malformed(raw, "metadata.uid or metadata.name is empty")
-    return Sighting(pod.metadata.resource_version, _project_pod(pod))
+    ip = pod.status.pod_ip or (pod.status.pod_ips[0].ip if pod.status.pod_ips else "")
+    if ip and not _is_address(ip):
+        # It would go into a header as it is.
+        return _malformed(raw, f"status.podIP {ip[:60]!r} is not an IP address")
+    return Sighting(pod.metadata.resource_version, _project_pod(pod, ip or None))
 
 
-def _project_pod(pod: _RawPod) -> Pod:
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in text
+
+
+def _project_pod(pod: _RawPod, ip: str | None) -> Pod:
     meta, status = pod.metadata, pod.status
-    ip = status.pod_ip or (status.pod_ips[0].ip if status.pod_ips else None)
     ports = {
         port.container_port
         for containers in (pod.spec.containers, pod.spec.init_containers)  # a native sidecar is an init container
@@ -180,7 +192,7 @@ def _project_pod(pod: _RawPod) -> Pod:
         name=meta.name,
         namespace=meta.namespace,
         labels=meta.labels or {},
-        ip=ip or None,
+        ip=ip,
         ready=any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
         terminating=meta.deletion_timestamp is not None,
         ended=status.phase in ("Succeeded", "Failed"),
