@@ -190,7 +190,6 @@ class KubernetesSource:
         self._pool = pool
         where = f"InferencePool {self._target.namespace}/{self._target.name}"
         if pool is None:
-            self._log("warning", f"{where} does not exist; its endpoints are none until it is created")
             self._stop_pods()
         else:
             ports = ", ".join(map(str, pool.target_ports))

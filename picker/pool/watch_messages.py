@@ -42,7 +42,7 @@ class Malformed(msgspec.Struct, frozen=True):
     why: str
 
 
-Projection = Callable[[msgspec.Raw], "Sighting[T] | Malformed"]
+Projection = Callable[[msgspec.Raw], Sighting[T] | Malformed]
 """Reads one object of the API. Total: a bad object is a `Malformed`, never an exception."""
 
 
