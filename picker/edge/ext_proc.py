@@ -1,0 +1,182 @@
+"""The ext_proc service: one exchange a stream, between a transport and the director.
+
+Bytes come in, the exchange decides, bytes go out, all in one synchronous call; no task, queue or
+timer a stream. Deadlines are few (a request whose body is awaited), so one periodic `tick` over
+those that have one serves all. Whatever goes wrong on a stream ends that stream alone.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from picker.api.request import InferenceRequest
+from picker.config import Limits
+from picker.decision import Decision, Finished, Picked, Usage
+from picker.director import Director
+from picker.edge.transport import Call, GrpcStatus, Handler, MethodTable
+from picker.extproc import wire
+from picker.extproc.exchange import Exchange
+from picker.extproc.replies import Reply
+
+METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+
+
+class BoundPolicy:
+    """The director as an exchange sees it: with a clock and dice of its own."""
+
+    def __init__(self, director: Director, *, clock: Callable[[], float], rng: Random) -> None:
+        self._director = director
+        self._clock = clock
+        self._rng = rng
+        self.not_streamed = director.not_streamed
+        self.priority = director.priority
+        self.ejected: Callable[[str], None] = lambda name: None
+
+    @property
+    def limits(self) -> Limits:
+        """As configured now."""
+        return self._director.config.limits
+
+    def decide(
+        self,
+        request: InferenceRequest,
+        *,
+        subset: tuple[str, ...] | None,
+        objective: str | None,
+        first_chunk_visible: bool,
+    ) -> Decision:
+        """Choose, charge, record."""
+        return self._director.decide(
+            request,
+            now=self._clock(),
+            rng=self._rng,
+            subset=subset,
+            objective=objective,
+            first_chunk_visible=first_chunk_visible,
+        )
+
+    def first_token(self, booking: Any) -> None:
+        """The first body chunk of a 2xx streamed answer."""
+        self._director.first_token(booking, self._clock())
+
+    def answered(self, booking: Any, status: int) -> bool:
+        """Response headers came."""
+        ejected = self._director.answered(booking, status, self._clock())
+        if ejected:
+            self.ejected(booking.endpoint.spec.name)
+        return ejected
+
+    def served_by(self, booking: Any, address: str) -> bool:
+        """The proxy tells who served."""
+        return self._director.served_by(booking, address, self._clock())
+
+    def finish(self, booking: Any, *, reached: bool, usage: Usage | None) -> None:
+        """The request is over."""
+        self._director.finish(booking, reached=reached, usage=usage)
+
+
+class ExtProcService:
+    """All ext_proc streams of this process."""
+
+    def __init__(
+        self,
+        policy: BoundPolicy,
+        *,
+        clock: Callable[[], float],
+        finished: Callable[[Finished], None],
+        decided: Callable[[Picked, Finished], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self.policy = policy
+        self.clock = clock
+        self.finished = finished
+        self.decided = decided
+        self.on_error = on_error
+        self.open_streams = 0
+        self.malformed_total = 0
+        self.waiting: dict[_Stream, None] = {}
+
+    def methods(self) -> MethodTable:
+        """For the transport."""
+        return {METHOD: self._open}
+
+    def tick(self) -> None:
+        """Expire deadlines that have passed. Call it every 50 ms or so."""
+        now = self.clock()
+        for stream in list(self.waiting):
+            stream.expire(now)
+
+    def _open(self, call: Call) -> Handler:
+        self.open_streams += 1
+        return _Stream(self, call)
+
+
+class _Stream:
+    """One ext_proc stream: a `Handler`."""
+
+    __slots__ = ("_call", "_exchange", "_service")
+
+    def __init__(self, service: ExtProcService, call: Call) -> None:
+        self._service = service
+        self._call = call
+        self._exchange = Exchange(
+            service.policy, clock=service.clock, finished=service.finished, decided=service.decided
+        )
+
+    def receive(self, message: bytes) -> None:
+        """One message of the proxy."""
+        exchange = self._exchange
+        try:
+            replies = exchange.receive(wire.decode(message), self._call.received_at_seconds)
+        except Exception as error:
+            self._failed(error)
+            return
+        send, encode = self._call.send, wire.encode
+        for reply in replies:
+            send(encode(reply))
+        if exchange.problem is not None:
+            self._service.malformed_total += 1
+            self._call.finish(GrpcStatus.INVALID_ARGUMENT, exchange.problem.text)
+        elif exchange.deadline_seconds is not None:
+            self._service.waiting[self] = None
+        elif self in self._service.waiting:
+            del self._service.waiting[self]
+
+    def expire(self, now: float) -> None:
+        """A deadline may have passed."""
+        try:
+            replies = self._exchange.expire(now)
+        except Exception as error:
+            self._failed(error)
+            return
+        self._send(replies)
+        if self._exchange.deadline_seconds is None:
+            self._service.waiting.pop(self, None)
+
+    def half_closed(self) -> None:
+        """The proxy has nothing more to say, so neither have we."""
+        self._exchange.close()
+        self._call.finish(GrpcStatus.OK)
+
+    def closed(self) -> None:
+        """The stream is over."""
+        self._service.open_streams -= 1
+        self._service.waiting.pop(self, None)
+        try:
+            self._exchange.close()
+        except Exception as error:
+            self._service.on_error(error)
+
+    def _failed(self, error: Exception) -> None:
+        """A fault of ours: tell the client while that is possible, else end the stream."""
+        self._service.on_error(error)
+        self._service.waiting.pop(self, None)
+        replies = self._exchange.fail()
+        if replies:
+            self._send(replies)
+        else:
+            self._call.finish(GrpcStatus.INTERNAL, "the endpoint picker failed")
+
+    def _send(self, replies: list[Reply]) -> None:
+        for reply in replies:
+            self._call.send(wire.encode(reply))

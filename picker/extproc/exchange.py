@@ -1,0 +1,500 @@
+"""One HTTP request and its response as a state machine. No I/O, no gRPC, no protobuf.
+
+    receive(event)  -> replies      one event of the proxy
+    expire(now)     -> replies      the deadline (`deadline_seconds`) has passed
+    close()                         the stream ended, whatever ended it
+
+Where the body is read (a known API path, in FULL_DUPLEX_STREAMED or BUFFERED), the decision
+waits for it; everywhere else it is made on the headers. In full-duplex the answer to the headers
+is held back until then, and the body is what we send: every byte is echoed, in pieces of at most
+`ECHO_BYTES_MAX`, with exactly one end flag, on the last, and none where trailers end it.
+In BUFFERED the headers are answered at once, and the destination comes with the body's answer.
+
+Invariants: replies keep the protocol's order (headers, body, trailers, per direction); after an
+`Immediate` nothing is sent; `policy.finish` and `finished` happen exactly once for every exchange
+that made a decision or showed a request; nothing of the prompt outlives the decision.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import Any, NamedTuple, Protocol
+
+from picker.api import OTHER, Api, find_api, read_body, unparsed
+from picker.api.request import InferenceRequest, InvalidBody
+from picker.api.usage import UsageReader
+from picker.config import Limits
+from picker.decision import Decision, Finished, Outcome, Picked, Shed, Usage
+from picker.extproc import events, replies
+from picker.extproc.errors import answer
+from picker.extproc.events import BodyMode
+from picker.flowcontrol.objectives import HEADERS as OBJECTIVE_HEADERS
+
+MODE_WAIT_SECONDS = 0.25
+"""A proxy that does not tell its mode and sends no body while its headers are unanswered is not full-duplex."""
+
+
+class Policy(Protocol):
+    """What the exchange asks of the director, with `now` and `rng` already bound."""
+
+    limits: Limits
+
+    def decide(
+        self,
+        request: InferenceRequest,
+        *,
+        subset: tuple[str, ...] | None,
+        objective: str | None,
+        first_chunk_visible: bool,
+    ) -> Decision:
+        """Choose, charge, record."""
+
+    def priority(self, objective: str | None) -> int:
+        """Of an objective."""
+
+    def first_token(self, booking: Any) -> None:
+        """The first body chunk of a 2xx streamed answer."""
+
+    def not_streamed(self, booking: Any) -> None:
+        """The answer does not stream."""
+
+    def answered(self, booking: Any, status: int) -> bool:
+        """Response headers came."""
+
+    def served_by(self, booking: Any, address: str) -> bool:
+        """The proxy tells who served."""
+
+    def finish(self, booking: Any, *, reached: bool, usage: Usage | None) -> None:
+        """The request is over."""
+
+
+class Phase(Enum):
+    """Where an exchange stands."""
+
+    START = auto()
+    COLLECTING = auto()
+    """The request's body is awaited; the decision is not made."""
+    ROUTED = auto()
+    """Decided. More of the request may pass."""
+    RESPONSE = auto()
+    """The response began."""
+    REJECTED = auto()
+    """We answered the client ourselves."""
+    CLOSED = auto()
+
+
+class Problem(NamedTuple):
+    """A violation of the protocol: the stream ends with INVALID_ARGUMENT and this text."""
+
+    text: str
+
+
+class Exchange:
+    """One HTTP exchange on one ext_proc stream."""
+
+    __slots__ = (
+        "_api",
+        "_body",
+        "_body_bytes",
+        "_booking",
+        "_clock",
+        "_deadline",
+        "_decided",
+        "_finished",
+        "_headers",
+        "_objective",
+        "_phase",
+        "_policy",
+        "_reader",
+        "_record",
+        "_request_ended",
+        "_request_mode",
+        "_response_ended",
+        "_response_mode",
+        "_started_at",
+        "_subset",
+        "_success",
+        "problem",
+    )
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        clock: Callable[[], float],
+        finished: Callable[[Finished], None],
+        decided: Callable[[Picked, Finished], None],
+    ) -> None:
+        """`decided` gets every pick, `finished` every end, each at most once."""
+        self.problem: Problem | None = None
+        self._policy = policy
+        self._clock = clock
+        self._finished = finished
+        self._decided = decided
+        self._phase = Phase.START
+        self._started_at = 0.0
+        self._deadline: float | None = None
+        self._headers: Mapping[str, str] = {}
+        self._api: Api | None = None
+        self._subset: tuple[str, ...] | None = None
+        self._objective: str | None = None
+        self._request_mode: int | None = None
+        self._response_mode: int | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._request_ended = False
+        self._response_ended = False
+        self._booking: Any = None
+        self._success = False
+        self._reader: UsageReader | None = None
+        self._record: Finished | None = None
+
+    @property
+    def deadline_seconds(self) -> float | None:
+        """When `expire` wants to be called, on the exchange's clock."""
+        return self._deadline
+
+    @property
+    def phase(self) -> Phase:
+        """Where it stands."""
+        return self._phase
+
+    def receive(self, event: events.Event, received_at: float) -> list[replies.Reply]:
+        """One event. `received_at`: when its bytes were read, on the exchange's clock."""
+        handler = _TRANSITIONS.get((self._phase, type(event)))
+        if handler is not None:
+            return handler(self, event, received_at)
+        if self._phase in (Phase.REJECTED, Phase.CLOSED):
+            return []
+        why = event.why if isinstance(event, events.Malformed) else f"{type(event).__name__} in {self._phase.name}"
+        self.problem = Problem(why)
+        return []
+
+    def expire(self, now: float) -> list[replies.Reply]:
+        """The deadline passed: the body did not come in time, or the proxy waits for us."""
+        if self._deadline is None or now < self._deadline or self._phase is not Phase.COLLECTING:
+            return []
+        self._deadline = None
+        if self._request_mode is None and not self._body:
+            self._request_mode = BodyMode.BUFFERED
+            self._response_mode = self._response_mode if self._response_mode is not None else BodyMode.STREAMED
+            return [replies.ContinueRequestHeaders()]
+        if self._request_mode == BodyMode.BUFFERED:
+            return []  # the proxy holds the body and its own timeout; nothing of it is here
+        size = self._content_length() or self._body_bytes
+        routed = self._decide(unparsed(self._api_name, size))
+        return self._echo_collected(routed)
+
+    def fail(self) -> list[replies.Reply]:
+        """A fault of ours, while handling an event: answer the client if it is not too late."""
+        record = self._record
+        if record is not None and self._phase in (Phase.START, Phase.COLLECTING):
+            return self._reject(500, "the endpoint picker failed on this request", "internal_error", Outcome.FAILED)
+        return []
+
+    def close(self) -> None:
+        """The stream ended. Everything that is still open is released; the second call does nothing."""
+        if self._phase is Phase.CLOSED:
+            return
+        responding = self._phase is Phase.RESPONSE
+        self._phase = Phase.CLOSED
+        self._deadline = None
+        if self._record is None:
+            return
+        # With response bodies not sent, the stream's end is the response's end.
+        unseen_end = responding and self._response_mode in (None, BodyMode.NONE)
+        self._end(Outcome.COMPLETED if unseen_end else Outcome.ABORTED)
+
+    # Request -------------------------------------------------------------------------------
+
+    def _on_request_headers(self, event: events.RequestHeaders, received_at: float) -> list[replies.Reply]:
+        headers = self._headers = event.headers
+        self._started_at = received_at
+        self._request_mode, self._response_mode = event.request_mode, event.response_mode
+        self._subset = event.subset
+        self._request_ended = event.end_of_stream
+        self._objective = next((headers[name] for name in OBJECTIVE_HEADERS if name in headers), None)
+        self._api = self._readable_api()
+        self._record = Finished(
+            outcome=Outcome.ABORTED,
+            path=self._api_name,
+            objective=self._objective,
+            priority=self._policy.priority(self._objective),
+            request_id=headers.get("x-request-id"),
+        )
+        if event.end_of_stream or self._api is None:
+            return self._decide(unparsed(self._api_name, self._content_length() or 0))
+        limit = self._policy.limits.request_body_bytes_max
+        if (self._content_length() or 0) > limit:
+            return self._too_large()
+        self._phase = Phase.COLLECTING
+        wait = MODE_WAIT_SECONDS if self._request_mode is None else self._policy.limits.body_wait_seconds
+        self._deadline = self._clock() + wait
+        return [replies.ContinueRequestHeaders()] if self._request_mode == BodyMode.BUFFERED else []
+
+    def _readable_api(self) -> Api | None:
+        """The API whose body decides; `None` where the headers must do."""
+        headers = self._headers
+        if headers.get(":method", "POST") != "POST" or "upgrade" in headers or ":protocol" in headers:
+            return None
+        if self._request_mode not in (None, BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED):
+            return None
+        if headers.get("content-encoding", "identity") != "identity":
+            return None
+        if headers.get("content-type", "").startswith(("application/grpc", "multipart/")):
+            return None
+        return find_api(headers.get(":path", ""))
+
+    def _on_body(self, event: events.RequestBody, received_at: float) -> list[replies.Reply]:
+        if self._request_mode is None:
+            self._request_mode = BodyMode.FULL_DUPLEX_STREAMED  # it did not wait for our answer
+            self._deadline = self._clock() + self._policy.limits.body_wait_seconds
+        if event.subset is not None:
+            self._subset = event.subset
+        self._body_bytes += len(event.data)
+        if self._body_bytes > self._policy.limits.request_body_bytes_max:
+            return self._too_large()
+        if event.data:
+            self._body.append(event.data)
+        if not event.end_of_stream and self._request_mode == BodyMode.FULL_DUPLEX_STREAMED:
+            return []
+        self._request_ended = event.end_of_stream
+        return self._decide_on_body(received_at)
+
+    def _on_request_end_by_trailers(self, event: events.RequestTrailers, received_at: float) -> list[replies.Reply]:
+        """Trailers end the body in place of an end of stream."""
+        routed = self._decide_on_body(received_at)
+        self._request_ended = True
+        if self._phase is Phase.ROUTED:
+            routed.append(replies.ContinueRequestTrailers())
+        return routed
+
+    def _on_more_body(self, event: events.RequestBody, received_at: float) -> list[replies.Reply]:
+        """Decided already: the body passes."""
+        if self._record is not None:
+            self._record.request_bytes += len(event.data)
+        if self._request_mode not in (None, BodyMode.FULL_DUPLEX_STREAMED):
+            return [replies.ContinueRequestBody()]
+        if self._request_ended:
+            return []  # told twice: one end flag is enough
+        self._request_ended = event.end_of_stream
+        return _pieces(replies.EchoRequestBody, event.data, event.end_of_stream)
+
+    def _on_request_trailers(self, event: events.RequestTrailers, received_at: float) -> list[replies.Reply]:
+        self._request_ended = True
+        return [replies.ContinueRequestTrailers()]
+
+    # Decision ------------------------------------------------------------------------------
+
+    def _decide_on_body(self, received_at: float) -> list[replies.Reply]:
+        assert self._api is not None
+        if self._record is not None:
+            self._record.request_bytes = self._body_bytes
+        late = self._clock() - received_at > self._policy.limits.decision_seconds
+        if late or not self._body:
+            return self._echo_collected(self._decide(unparsed(self._api.name, self._body_bytes)))
+        began = self._clock()
+        try:
+            request = read_body(self._api, self._body[0] if len(self._body) == 1 else b"".join(self._body))
+        except InvalidBody as error:
+            return self._reject(400, f"the request body is not valid JSON: {error}", "invalid_json", Outcome.REJECTED)
+        return self._echo_collected(self._decide(request, began))
+
+    def _decide(self, request: InferenceRequest, began: float | None = None) -> list[replies.Reply]:
+        """The reply that routes, or the one that refuses."""
+        record = self._record
+        assert record is not None
+        began = began if began is not None else self._clock()
+        self._deadline = None
+        decision = self._policy.decide(
+            request,
+            subset=self._subset,
+            objective=self._objective,
+            first_chunk_visible=self._response_mode not in (None, BodyMode.NONE),
+        )
+        record.decision_seconds = self._clock() - began
+        record.model = request.model
+        record.streaming = request.stream
+        if not isinstance(decision, Picked):
+            status, outcome = (429, Outcome.SHED) if isinstance(decision, Shed) else (503, Outcome.UNAVAILABLE)
+            return self._reject(
+                status, decision.message, decision.reason_word, outcome, retry_after=decision.retry_after_seconds
+            )
+        self._booking = decision.charge
+        record.reason = decision.reason
+        record.address = decision.addresses[0]
+        record.matched_share = decision.matched_share
+        record.predicted_ttft_seconds = decision.predicted_ttft_seconds
+        on_body = self._phase is Phase.COLLECTING and self._request_mode == BodyMode.BUFFERED
+        self._phase = Phase.ROUTED
+        self._decided(decision, record)
+        return [(replies.RouteOnBody if on_body else replies.RouteOnHeaders)(decision.addresses)]
+
+    def _echo_collected(self, routed: list[replies.Reply]) -> list[replies.Reply]:
+        """Full-duplex: behind the route, the body that was held back."""
+        if self._phase is Phase.ROUTED and self._request_mode == BodyMode.FULL_DUPLEX_STREAMED:
+            body, self._body = self._body, []
+            for number, chunk in enumerate(body, 1):
+                last = self._request_ended and number == len(body)
+                routed += _pieces(replies.EchoRequestBody, chunk, last)
+            if self._request_ended and not body:
+                routed.append(replies.EchoRequestBody(b"", True))
+        self._body = []
+        return routed
+
+    def _too_large(self) -> list[replies.Reply]:
+        limit = self._policy.limits.request_body_bytes_max
+        return self._reject(
+            413,
+            f"the request body exceeds {limit} bytes (limits.request_body_bytes_max)",
+            "too_large",
+            Outcome.REJECTED,
+        )
+
+    def _reject(
+        self, status: int, message: str, word: str, outcome: Outcome, *, retry_after: int | None = None
+    ) -> list[replies.Reply]:
+        self._phase = Phase.REJECTED
+        self._deadline = None
+        self._body = []
+        record = self._record
+        assert record is not None
+        record.status, record.reject_word = status, word
+        anthropic = self._api is not None and self._api.anthropic_errors
+        self._end(outcome)
+        return [answer(status, message, word, anthropic=anthropic, retry_after_seconds=retry_after)]
+
+    # Response ------------------------------------------------------------------------------
+
+    def _on_local_reply(self, event: events.ResponseHeaders, received_at: float) -> list[replies.Reply]:
+        """The proxy answered by itself before we saw or decided the request."""
+        if self._record is None:
+            self._started_at = received_at
+            self._request_mode, self._response_mode = event.request_mode, event.response_mode
+            self._record = Finished(outcome=Outcome.UNSEEN, path=OTHER)
+        self._deadline = None
+        self._body = []
+        return self._begin_response(event)
+
+    def _on_response_headers(self, event: events.ResponseHeaders, received_at: float) -> list[replies.Reply]:
+        return self._begin_response(event)
+
+    def _begin_response(self, event: events.ResponseHeaders) -> list[replies.Reply]:
+        self._phase = Phase.RESPONSE
+        record = self._record
+        status = _status(event.headers)
+        if record is not None:
+            record.status = status
+        booking = self._booking
+        if booking is not None:
+            if event.served is not None and self._policy.served_by(booking, event.served) and record is not None:
+                record.address = event.served
+            if status is not None:
+                self._policy.answered(booking, status)
+            self._success = status is not None and 200 <= status < 300
+            content_type = event.headers.get("content-type", "")
+            sse = content_type.startswith("text/event-stream")
+            if not (self._success and (sse or (record is not None and record.streaming))):
+                self._policy.not_streamed(booking)
+            if self._success and self._api is not None and "content-encoding" not in event.headers:
+                self._reader = UsageReader(sse=sse)
+        if event.end_of_stream:
+            self._response_over()
+        return [replies.ContinueResponseHeaders()]
+
+    def _on_response_body(self, event: events.ResponseBody, received_at: float) -> list[replies.Reply]:
+        data = event.data
+        record = self._record
+        if data and record is not None:
+            if not record.response_bytes and self._success:
+                record.ttft_seconds = received_at - self._started_at
+                if record.streaming:
+                    self._policy.first_token(self._booking)
+            record.response_bytes += len(data)
+            if self._reader is not None:
+                self._reader.feed(data)
+        if self._response_mode is None:
+            self._response_mode = (
+                BodyMode.FULL_DUPLEX_STREAMED
+                if self._request_mode == BodyMode.FULL_DUPLEX_STREAMED
+                else BodyMode.STREAMED
+            )
+        ended_before = self._response_ended
+        if event.end_of_stream:
+            self._response_over()
+        if self._response_mode != BodyMode.FULL_DUPLEX_STREAMED:
+            return [replies.ContinueResponseBody()]
+        if ended_before:
+            return []
+        if len(data) <= replies.ECHO_BYTES_MAX:
+            return [replies.EchoResponseBody(data, event.end_of_stream)]
+        return _pieces(replies.EchoResponseBody, data, event.end_of_stream)
+
+    def _on_response_trailers(self, event: events.ResponseTrailers, received_at: float) -> list[replies.Reply]:
+        self._response_over()
+        return [replies.ContinueResponseTrailers()]
+
+    def _response_over(self) -> None:
+        self._response_ended = True
+        record = self._record
+        if record is not None:
+            self._end(Outcome.UNSEEN if record.outcome is Outcome.UNSEEN else Outcome.COMPLETED)
+
+    # End -----------------------------------------------------------------------------------
+
+    def _end(self, outcome: Outcome) -> None:
+        """Release and report, once."""
+        record, self._record = self._record, None
+        assert record is not None
+        record.outcome = outcome
+        record.duration_seconds = max(0.0, self._clock() - self._started_at)
+        if self._reader is not None:
+            record.usage = self._reader.usage()
+            self._reader = None
+        booking, self._booking = self._booking, None
+        if booking is not None:
+            self._policy.finish(booking, reached=True, usage=record.usage if self._success else None)
+        self._finished(record)
+
+    @property
+    def _api_name(self) -> str:
+        return self._api.name if self._api is not None else OTHER
+
+    def _content_length(self) -> int | None:
+        text = self._headers.get("content-length", "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _status(headers: Mapping[str, str]) -> int | None:
+    text = headers.get(":status", "")
+    return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else None
+
+
+def _pieces(
+    kind: type[replies.EchoRequestBody] | type[replies.EchoResponseBody], data: bytes, end_of_stream: bool
+) -> list[replies.Reply]:
+    """`data` in pieces of at most `ECHO_BYTES_MAX`, the end flag on the last."""
+    limit = replies.ECHO_BYTES_MAX
+    if len(data) <= limit:
+        return [kind(data, end_of_stream)]
+    last = (len(data) - 1) // limit * limit
+    return [kind(data[at : at + limit], end_of_stream and at == last) for at in range(0, len(data), limit)]
+
+
+_Handler = Callable[[Exchange, Any, float], list[replies.Reply]]
+
+_TRANSITIONS: Mapping[tuple[Phase, type], _Handler] = {
+    (Phase.START, events.RequestHeaders): Exchange._on_request_headers,
+    (Phase.START, events.ResponseHeaders): Exchange._on_local_reply,
+    (Phase.COLLECTING, events.RequestBody): Exchange._on_body,
+    (Phase.COLLECTING, events.RequestTrailers): Exchange._on_request_end_by_trailers,
+    (Phase.COLLECTING, events.ResponseHeaders): Exchange._on_local_reply,
+    (Phase.ROUTED, events.RequestBody): Exchange._on_more_body,
+    (Phase.ROUTED, events.RequestTrailers): Exchange._on_request_trailers,
+    (Phase.ROUTED, events.ResponseHeaders): Exchange._on_response_headers,
+    (Phase.RESPONSE, events.RequestBody): Exchange._on_more_body,
+    (Phase.RESPONSE, events.RequestTrailers): Exchange._on_request_trailers,
+    (Phase.RESPONSE, events.ResponseHeaders): Exchange._on_response_headers,
+    (Phase.RESPONSE, events.ResponseBody): Exchange._on_response_body,
+    (Phase.RESPONSE, events.ResponseTrailers): Exchange._on_response_trailers,
+}
+"""What is handled where. Anything else in a live phase is a violation and ends the stream."""
