@@ -1,0 +1,162 @@
+"""The lean HTTP/2 transport: a listener, its connections, one timer for all of them."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from picker.edge.h2 import frames
+from picker.edge.h2.connection import Connection
+from picker.edge.h2.limits import H2Limits
+from picker.edge.h2.shared import Shared
+from picker.edge.transport import MethodTable
+
+_TICK_SECONDS = 1.0
+_BACKLOG = 512
+
+
+class H2Transport:
+    """A listening gRPC server. See `picker.edge.transport.Transport`."""
+
+    def __init__(
+        self,
+        methods: MethodTable,
+        *,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        limits: H2Limits | None = None,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        """Nothing is bound before `start`. `tls` needs ALPN h2 (`picker.edge.tls.server_context` has it)."""
+        self.port = port
+        self._host = host
+        self._methods = methods
+        self._limits = limits or H2Limits()
+        self._tls = self._tls_now = tls
+        self._on_error = on_error
+        self._server: asyncio.Server | None = None
+        self._shared: Shared | None = None
+        self._connections: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._draining = False
+        self._waiting = False
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Bind and listen. Raises `OSError` that names the address when it is taken."""
+        loop = asyncio.get_running_loop()
+        self._shared = Shared(
+            self._methods,
+            self._limits,
+            on_error=self._on_error,
+            clock=loop.time,
+            call_soon=loop.call_soon,
+            call_later=loop.call_later,
+            call_ended=self._call_ended,
+        )
+        if self._tls is not None:
+            # asyncio binds a listener to one context; at each handshake this one gives way to the newest.
+            self._tls.sni_callback = self._newest_tls
+        seconds = self._limits.handshake_seconds
+        try:
+            self._server = await loop.create_server(
+                self._accept,
+                self._host,
+                self.port,
+                ssl=self._tls,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=None if self._tls is None else seconds,
+            )
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {self._host}:{self.port}: {error.strerror}") from None
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._timer = loop.call_later(_TICK_SECONDS, self._tick)
+
+    def refuse_new_calls(self) -> None:
+        """Close the listener and send GOAWAY; calls in progress go on."""
+        self._draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections):
+            connection.drain()
+
+    async def wait_idle(self, timeout_seconds: float) -> bool:
+        """Wait until no call is open. False when the time ran out first."""
+        self._waiting = True
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self.open_calls:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting = False
+        return True
+
+    async def stop(self) -> None:
+        """Close everything at once: GOAWAY, and no more than `close_seconds` for peers to read it."""
+        if self._server is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.close()
+        for connection in tuple(self._connections):
+            connection.fail(frames.NO_ERROR, "stopping")
+        try:
+            async with asyncio.timeout(self._limits.close_seconds):
+                while self._connections:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            for connection in tuple(self._connections):
+                connection.abort()
+            while self._connections:
+                self._changed.clear()
+                await self._changed.wait()
+        await self._server.wait_closed()
+        self._server = None
+
+    def replace_tls(self, context: ssl.SSLContext) -> None:
+        """Use other certificates for connections from now on. The transport must have begun with TLS."""
+        if self._tls is None:
+            raise ValueError("this transport serves plaintext; TLS needs a restart")
+        self._tls_now = context
+
+    @property
+    def open_calls(self) -> int:
+        """Calls in progress, or whose last bytes are not written yet."""
+        return sum(len(connection.streams) for connection in self._connections)
+
+    def _newest_tls(self, socket: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: Any) -> None:
+        if self._tls_now is not None and socket.context is not self._tls_now:
+            socket.context = self._tls_now
+
+    def _accept(self) -> Connection:
+        assert self._shared is not None
+        return Connection(self._shared, self._made, self._lost)
+
+    def _made(self, connection: Connection) -> str:
+        """After the TLS handshake, where there is one; a connection that fails it is never known here."""
+        self._connections.add(connection)
+        if len(self._connections) > self._limits.connections_max:
+            return "too many connections"
+        if self._draining:
+            connection.drain()
+        return ""
+
+    def _lost(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._changed.set()
+
+    def _call_ended(self) -> None:
+        if self._waiting:
+            self._changed.set()
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_TICK_SECONDS, self._tick)
+        now = loop.time()
+        for connection in tuple(self._connections):
+            connection.tick(now)

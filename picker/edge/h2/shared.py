@@ -1,0 +1,40 @@
+"""What the connections of one h2 transport have in common."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from picker.edge.h2.limits import H2Limits
+from picker.edge.transport import MethodTable
+
+
+class Timer(Protocol):
+    """asyncio's TimerHandle, as far as it is needed."""
+
+    def cancel(self) -> object: ...
+
+
+class Shared:
+    """Methods, limits, clock and scheduling, and the budget of unfinished messages and queued answers."""
+
+    __slots__ = ("buffered_bytes", "call_ended", "call_later", "call_soon", "clock", "limits", "methods", "on_error")
+
+    def __init__(
+        self,
+        methods: MethodTable,
+        limits: H2Limits,
+        *,
+        on_error: Callable[[BaseException], None],
+        clock: Callable[[], float],
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        call_ended: Callable[[], None],
+    ) -> None:
+        """`call_ended` is told after each call; the rest are asyncio's, passed in."""
+        self.methods = methods
+        self.limits = limits
+        self.on_error = on_error
+        self.clock = clock
+        self.call_soon = call_soon
+        self.call_later = call_later
+        self.call_ended = call_ended
+        self.buffered_bytes = 0
