@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.deploy.cluster_fixture import ChartCluster
 from tests.deploy.tools import Missing, Objects, render, tool
 from tests.deploy.values import combinations
+from tests.kube.cluster import Missing as MissingCluster
 
 _skipped: set[str] = set()
 
@@ -34,3 +36,17 @@ def helm() -> None:
 def rendered(helm: None) -> Iterator[dict[str, Objects]]:
     """Every combination, by name."""
     yield {name: render(values, release=name) for name, values in combinations().items()}
+
+
+@pytest.fixture(scope="session")
+def cluster(helm: None) -> Iterator[ChartCluster]:
+    """A real API server with the CRDs in, or the test is skipped."""
+    try:
+        started = ChartCluster()
+    except (Missing, MissingCluster) as missing:
+        skip(str(missing))
+        raise AssertionError("unreachable") from missing
+    try:
+        yield started
+    finally:
+        started.api.stop()
