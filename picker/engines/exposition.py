@@ -1,0 +1,120 @@
+"""Finds single series in a Prometheus text page without parsing the rest of it.
+
+A vLLM page is 50 KB and some 560 lines, of which a scrape needs a dozen. `find` looks for the
+wanted names as bytes at the starts of lines, so the cost is that of a substring search, and
+what stands between (HELP, TYPE, histograms, `_created` series) is never decoded.
+
+Invariants: a name is matched whole (never as the prefix of another), `find` never raises on
+whatever bytes a server sends, and a value that cannot be a measurement (NaN, infinite,
+negative, not a number) is `None`: unknown.
+
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4, and
+OpenMetrics 1.0 as far as samples go: timestamps and exemplars after the value are skipped).
+"""
+
+import math
+import re
+from typing import NamedTuple
+
+_LINE_ENDS = b"\n\r"
+_BLANKS = b" \t"
+_AFTER_NAME = (b"{", b" ", b"\t")
+
+# From the end of the name to the value. Possessive throughout: a hostile line cannot make it backtrack.
+_SAMPLE = re.compile(
+    rb'[ \t]*+(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\}[ \t]*+)?([^ \t\r\n{"][^ \t\r\n]*+)',
+)
+_LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]++|\\[^\n])*+)"')
+_SUFFIX = re.compile(rb"_(?:bucket|count|sum|total|created)\Z")
+_ESCAPE = re.compile(rb"\\(.)")
+_ESCAPED = {b"n": b"\n", b"\\": b"\\", b'"': b'"'}
+
+
+class Series(NamedTuple):
+    """One line: its labels, and its value or `None` where the value is nonsense."""
+
+    labels: dict[str, str]
+    value: float | None
+
+
+def find(page: bytes, name: bytes) -> list[Series]:
+    """All series called exactly `name`, in the order of the page; empty where there is none.
+
+    The search ends with the group that the first of them begins: the format promises that "all
+    lines for a given metric must be provided as one single group". In a histogram's group several
+    names take turns.
+    """
+    family = _SUFFIX.sub(b"", name)
+    found: list[Series] = []
+    at = page.find(name)
+    while at >= 0:
+        end = at + len(name)
+        if page[end : end + 1] in _AFTER_NAME and _starts_line(page, at):
+            end = _read_group(page, at, name, family, found)
+            if found:
+                return found
+        at = page.find(name, end)
+    return found
+
+
+def _read_group(page: bytes, at: int, name: bytes, family: bytes, found: list[Series]) -> int:
+    """Collect the series from `at` on, over comments and blank lines; returns where the group ends."""
+    while True:
+        line_end = page.find(b"\n", at)
+        following = line_end + 1 if line_end >= 0 else len(page)
+        start = at
+        while page[start : start + 1] in (b" ", b"\t"):
+            start += 1
+        if page.startswith(name, start) and page[start + len(name) : start + len(name) + 1] in _AFTER_NAME:
+            sample = _SAMPLE.match(page, start + len(name))
+            if sample is not None:
+                labels, number = sample.groups()
+                found.append(Series(_labels(labels) if labels else {}, _number(number)))
+        elif not page.startswith(family, start) and page[start : start + 1] not in (b"#", b"\r", b"\n"):
+            return at
+        if following >= len(page):
+            return len(page)
+        at = following
+
+
+def shows(page: bytes, prefix: bytes) -> bool:
+    """Whether any series' name begins with `prefix`."""
+    at = page.find(prefix)
+    while at >= 0:
+        if _starts_line(page, at):
+            return True
+        at = page.find(prefix, at + len(prefix))
+    return False
+
+
+def _starts_line(page: bytes, at: int) -> bool:
+    while at > 0:
+        before = page[at - 1]
+        if before in _LINE_ENDS:
+            return True
+        if before not in _BLANKS:
+            return False
+        at -= 1
+    return True
+
+
+def _labels(text: bytes) -> dict[str, str]:
+    return {
+        label.decode(): (_unescape(value) if b"\\" in value else value).decode("utf-8", "replace")
+        for label, value in _LABEL.findall(text)
+    }
+
+
+def _unescape(value: bytes) -> bytes:
+    # An unknown escape stays as it is, backslash included, as the reference parser keeps it.
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found.group(1), found.group(0)), value)
+
+
+def _number(text: bytes) -> float | None:
+    if b"_" in text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if value >= 0 and math.isfinite(value) else None
