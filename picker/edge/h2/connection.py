@@ -120,24 +120,10 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=1024 * 1024)
         self.peer = _address(transport.get_extra_info("peername"))
-        limits = self._limits
-        self.out.append(
-            frames.settings(
-                {
-                    frames.MAX_CONCURRENT_STREAMS: limits.concurrent_streams_max,
-                    frames.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
-                    frames.MAX_FRAME_SIZE: limits.frame_bytes_max,
-                    frames.MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,
-                }
-            )
-        )
-        wider = limits.connection_window_bytes - frames.WINDOW_DEFAULT_BYTES
-        if wider:
-            self.out.append(frames.window_update(0, wider))
         refusal = self._on_made(self)
         if refusal:
+            self._greet()
             self.fail(frames.ENHANCE_YOUR_CALM, refusal)
-        self._flush()
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -201,7 +187,26 @@ class Connection(asyncio.Protocol):
                 return len(data)
             raise ConnectionFault(frames.PROTOCOL_ERROR, "not an HTTP/2 connection preface")
         self._preface_left = expected[len(found) :]
+        if not self._preface_left:
+            self._greet()
         return len(found)
+
+    def _greet(self) -> None:
+        """Our own preface. It waits for the peer's, so that HTTP/1 clients can be told what this port is."""
+        limits = self._limits
+        self.out.append(
+            frames.settings(
+                {
+                    frames.MAX_CONCURRENT_STREAMS: limits.concurrent_streams_max,
+                    frames.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+                    frames.MAX_FRAME_SIZE: limits.frame_bytes_max,
+                    frames.MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,
+                }
+            )
+        )
+        wider = limits.connection_window_bytes - frames.WINDOW_DEFAULT_BYTES
+        if wider:
+            self.out.append(frames.window_update(0, wider))
 
     def _complete_tail(self, data: bytes, position: int) -> int:
         """Finish the frame that the last read broke off; returns where the next one begins."""
@@ -394,7 +399,7 @@ class Connection(asyncio.Protocol):
         discarded = call.partial.size + size if call.partial is not None else size
         if fin or discarded > _DISCARDED_BYTES_MAX:
             call.partial = None
-            call.finish_with(responses.http_error(call.head.http_status))
+            self._answer_plainly(call)
             return
         if call.partial is None:
             call.partial = PartialMessage(self._read_at)
@@ -548,7 +553,7 @@ class Connection(asyncio.Protocol):
             call.remote_closed = True
         if head.http_status != 200:
             if fin:
-                call.finish_with(responses.http_error(head.http_status))
+                self._answer_plainly(call)
             return
         make = self.shared.methods.get(head.path)
         if make is None or head.bad_timeout:
@@ -570,6 +575,14 @@ class Connection(asyncio.Protocol):
                 self.shared.on_error(error)
         elif fin:
             self._half_close(call)
+
+    def _answer_plainly(self, call: H2Call) -> None:
+        """A request that is not gRPC: an HTTP status and a line of text."""
+        block, text = responses.http_error(call.head.http_status)
+        call.headers_sent = True
+        self.write_headers(call.stream_id, 0, block)
+        self.enqueue(call, b"", text)
+        call.finish_with(b"")
 
     def _refuse_call(self, call: H2Call) -> None:
         path = call.head.path
@@ -619,9 +632,9 @@ class Connection(asyncio.Protocol):
                 self.frame_bytes_max = value
             elif key == frames.HEADER_TABLE_SIZE and value < frames.HEADER_TABLE_DEFAULT_BYTES:
                 self.table_emptied_due = True
+        self.out.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
         if stream_window != self.stream_window:
             self._change_stream_window(stream_window)
-        self.out.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
 
     def _change_stream_window(self, value: int) -> None:
         """SETTINGS_INITIAL_WINDOW_SIZE moves every stream's window (section 6.9.2)."""
@@ -704,9 +717,7 @@ class Connection(asyncio.Protocol):
         queue = call.queue
         if queue is None:
             queue = call.queue = SendQueue()
-        queue.chunks.append(memoryview(prefix))
-        if message:
-            queue.chunks.append(memoryview(message))
+        queue.chunks.extend(memoryview(chunk) for chunk in (prefix, message) if chunk)
         size = len(prefix) + len(message)
         queue.bytes += size
         self.queued += size
@@ -762,9 +773,15 @@ class Connection(asyncio.Protocol):
             self._grant_connection()
 
     def end_stream(self, call: H2Call, block: bytes) -> None:
-        """The call's last frame. A peer that still sends is told to stop (section 8.1)."""
+        """The call's last frame: trailers, or where `block` is empty an empty DATA frame.
+
+        A peer that still sends is told to stop (section 8.1).
+        """
         stream_id = call.stream_id
-        self.write_headers(stream_id, frames.END_STREAM, block)
+        if block:
+            self.write_headers(stream_id, frames.END_STREAM, block)
+        else:
+            self.out.append(frames.frame(frames.DATA, frames.END_STREAM, stream_id))
         if not call.remote_closed:
             self.out.append(frames.rst_stream(stream_id, frames.NO_ERROR))
             self._remember_reset(stream_id)

@@ -14,6 +14,10 @@ TABLE_EMPTIED: Final = b"\x20"
 """Dynamic table size update to 0 (RFC 7541 section 6.3)."""
 
 _TEXT_CHARS_MAX: Final = 500
+_HTTP_TEXTS: Final = {
+    405: b"gRPC calls are POST requests\n",
+    415: b"this port speaks gRPC: content-type application/grpc\n",
+}
 _STATUS_200: Final = b"\x88"  # static table index 8
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
@@ -36,10 +40,13 @@ def trailers_only(status: GrpcStatus, text: str = "") -> bytes:
     return RESPONSE_HEADERS + trailers(status, text)
 
 
-def http_error(status: int) -> bytes:
-    """A plain HTTP answer for what is not gRPC; a `:status` outside the static table."""
-    block = b"\x08" + _string(str(status).encode())
-    return block + literal(b"allow", b"POST") if status == 405 else block
+def http_error(status: int) -> tuple[bytes, bytes]:
+    """A plain HTTP answer for what is not a gRPC call, as header block and body: a person may read it."""
+    text = _HTTP_TEXTS[status]
+    # :status by name (static table index 8): neither value is in the static table.
+    block = b"\x08" + _string(str(status).encode()) + literal(b"content-type", b"text/plain")
+    block += literal(b"content-length", str(len(text)).encode())
+    return (block + literal(b"allow", b"POST") if status == 405 else block), text
 
 
 def _string(value: bytes) -> bytes:
