@@ -1,0 +1,36 @@
+# The picker as an image: slim, non-root, every package pinned by hash.
+#
+# No container engine runs where the project is tested. tests/deploy/test_image.py reads this file, does its COPY
+# and RUN steps as a script (folders in place of / and the user running the tests in place of root) and starts what
+# they installed; the base image itself, and `docker build`, are not tried there.
+#
+#   docker build -t inference-picker:0.1.0 .
+
+ARG PYTHON=3.11.14-slim-bookworm
+
+FROM python:${PYTHON} AS build
+ENV SOURCE=/src BUILD=/opt/build PICKER=/opt/picker PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /src
+# The packages change less often than the code: a layer of their own.
+COPY requirements.lock pyproject.toml ./
+COPY deploy/image/locked.py deploy/image/locked.py
+RUN python deploy/image/locked.py requirements.lock --root hatchling > build.lock \
+ && python deploy/image/locked.py requirements.lock --project pyproject.toml --extra tracing > run.lock
+RUN python -m venv "$BUILD" \
+ && "$BUILD/bin/pip" install --quiet --require-hashes --requirement build.lock
+# No pip in what is shipped: the build's pip installs into it.
+RUN python -m venv --without-pip "$PICKER" \
+ && "$BUILD/bin/pip" --python "$PICKER/bin/python" install --quiet --only-binary :all: --require-hashes --requirement run.lock
+COPY README.md README.md
+COPY picker picker
+RUN "$BUILD/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . \
+ && "$BUILD/bin/pip" --python "$PICKER/bin/python" install --quiet --no-deps --no-index dist/*.whl
+
+FROM python:${PYTHON}
+# HOME: the user has no entry in /etc/passwd. No bytecode is written: the root filesystem is read-only in the chart.
+ENV HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+COPY --from=build /opt/picker /opt/picker
+USER 65532:65532
+EXPOSE 9002 9003 9090
+ENTRYPOINT ["/opt/picker/bin/picker"]
+CMD ["serve"]
