@@ -36,7 +36,9 @@ MODE_WAIT_SECONDS = 0.25
 class Policy(Protocol):
     """What the exchange asks of the director, with `now` and `rng` already bound."""
 
-    limits: Limits
+    @property
+    def limits(self) -> Limits:
+        """As configured now."""
 
     def decide(
         self,
@@ -435,9 +437,8 @@ class Exchange:
 
     def _response_over(self) -> None:
         self._response_ended = True
-        record = self._record
-        if record is not None:
-            self._end(Outcome.UNSEEN if record.outcome is Outcome.UNSEEN else Outcome.COMPLETED)
+        if self._record is not None:
+            self._end(Outcome.COMPLETED)
 
     # End -----------------------------------------------------------------------------------
 
@@ -445,7 +446,8 @@ class Exchange:
         """Release and report, once."""
         record, self._record = self._record, None
         assert record is not None
-        record.outcome = outcome
+        if record.outcome is not Outcome.UNSEEN:
+            record.outcome = outcome
         record.duration_seconds = max(0.0, self._clock() - self._started_at)
         if self._reader is not None:
             record.usage = self._reader.usage()
