@@ -1,0 +1,7 @@
+"""`python -m picker`."""
+
+import sys
+
+from picker.cli import main
+
+sys.exit(main())
