@@ -1,0 +1,149 @@
+"""Accumulators that cost a fraction of a microsecond, and the page that they make.
+
+A general metrics library takes a lock and a label lookup for each of a request's twenty
+observations, and some 8 us a line to write the page. Here a child is a plain list that its
+owner keeps, and its labels are rendered once. The page comes in parts so that the
+event loop serves requests between them.
+
+Invariants: children are bounded by whoever creates them (see `CappedLabel`); a part is at most
+`PART_LINES` lines; what is written is valid in both formats, text 0.0.4 and OpenMetrics 1.0
+(https://prometheus.io/docs/specs/om/open_metrics_spec/).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Literal
+
+from prometheus_client.utils import floatToGoString
+
+PART_LINES = 128
+"""Some two tenths of a millisecond's work."""
+
+Kind = Literal["counter", "gauge", "histogram"]
+Line = tuple[str, str, float]
+"""Suffix of the name, rendered labels (without braces), value."""
+
+
+def label_text(names: Sequence[str], values: Iterable[str]) -> str:
+    """`a="x",b="y"`, escaped; empty where there are no labels."""
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+
+
+def _escaped(value: str) -> str:
+    if value.isprintable() and '"' not in value and "\\" not in value:
+        return value
+    # A lone surrogate (bad UTF-8 from a client) would make the page unwritable.
+    value = value.encode("utf-8", "replace").decode()
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+class Counters:
+    """A counter by label values. `child(...)[0] += 1` on the hot path, or `add`."""
+
+    def __init__(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> None:
+        assert name.endswith("_total"), name
+        self.name, self.help_text, self.labels = name, help_text, labels
+        self.children: dict[tuple[str, ...], list[float]] = {}
+        if not labels:
+            self.child()
+
+    def child(self, *values: str) -> list[float]:
+        found = self.children.get(values)
+        if found is None:
+            found = self.children[values] = [0.0]
+        return found
+
+    def add(self, *values: str, by: float = 1.0) -> None:
+        self.child(*values)[0] += by
+
+    def parts(self, openmetrics: bool) -> Iterator[str]:
+        lines: Iterator[Line] = (
+            ("", label_text(self.labels, values), child[0]) for values, child in list(self.children.items())
+        )
+        return family(self.name, self.help_text, "counter", lines, openmetrics)
+
+
+class Histogram:
+    """Counts by bucket, and the sum: `[bucket 0, ..., bucket n, beyond, sum]`. One set of labels."""
+
+    __slots__ = ("bounds", "cells")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.cells: list[float] = [0] * (len(bounds) + 2)
+
+    def observe(self, value: float) -> None:
+        """`value` belongs to the first bucket whose bound is not below it (le)."""
+        cells = self.cells
+        cells[bisect_left(self.bounds, value)] += 1
+        cells[-1] += value
+
+    @property
+    def empty(self) -> bool:
+        return not any(self.cells)
+
+    def lines(self, labels: str, bounds: Sequence[float] | None = None) -> Iterator[Line]:
+        """`bounds`: show only these of the histogram's own, for a name with coarser buckets."""
+        # A copy: requests are counted while the page is written, and its lines must agree.
+        cells = self.cells.copy()
+        shown = None if bounds is None else frozenset(bounds)
+        comma = "," if labels else ""
+        total = 0.0
+        for bound, text, count in zip(self.bounds, _bound_texts(tuple(self.bounds)), cells, strict=False):
+            total += count
+            if shown is None or bound in shown:
+                yield "_bucket", f'{labels}{comma}le="{text}"', total
+        total += cells[-2]
+        yield "_bucket", f'{labels}{comma}le="+Inf"', total
+        yield "_count", labels, total
+        yield "_sum", labels, cells[-1]
+
+
+@lru_cache(maxsize=64)
+def _bound_texts(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return tuple(floatToGoString(bound) for bound in bounds)
+
+
+def family(name: str, help_text: str, kind: Kind, lines: Iterable[Line], openmetrics: bool) -> Iterator[str]:
+    """HELP, TYPE and the lines, in parts."""
+    base = name.removesuffix("_total") if openmetrics and kind == "counter" else name
+    out = [f"# HELP {base} {help_text}\n# TYPE {base} {kind}\n"]
+    for suffix, labels, value in lines:
+        number = repr(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+        out.append(f"{name}{suffix}{{{labels}}} {number}\n" if labels else f"{name}{suffix} {number}\n")
+        if len(out) >= PART_LINES:
+            yield "".join(out)
+            out = []
+    if out:
+        yield "".join(out)
+
+
+class CappedLabel:
+    """Label values that clients choose: the first `values_max` distinct ones, then `other`.
+
+    A value is admitted only by what a server accepted (`admit`), so that nonsense from one
+    client cannot use up the places; until then it counts under `other`.
+    """
+
+    OTHER = "other"
+    LENGTH_MAX = 200
+
+    def __init__(self, values_max: int) -> None:
+        self._values_max = values_max
+        self._known: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, value: str | None, *, admit: bool) -> str:
+        """The label for `value`; no value is the empty label."""
+        if not value:
+            return ""
+        known = self._known.get(value)
+        if known is not None:
+            return known
+        if admit and len(self._known) < self._values_max and len(value) <= self.LENGTH_MAX:
+            self._known[value] = value
+            return value
+        return self.OTHER
