@@ -247,7 +247,7 @@ class Director:
         return BYTES_PER_TOKEN_ID if request.exact_tokens else self.rates.model(request.model).bytes_per_token
 
     def _columns(self, request: InferenceRequest, snapshot: Snapshot, match: Match) -> Columns:
-        width, ledger, routing = snapshot.width, self.ledger, self.config.routing
+        width, routing = snapshot.width, self.config.routing
         sizes = self.rates.model(request.model)
         bytes_per_token = BYTES_PER_TOKEN_ID if request.exact_tokens else sizes.bytes_per_token
         tokens = request.prompt_bytes / bytes_per_token
@@ -256,21 +256,21 @@ class Director:
             output = min(output, max(0, request.max_tokens))
         matched = scheduler.matched_tokens(match, width, bytes_per_token, tokens)
         shared = min(tokens, match.shared_blocks * BLOCK_BYTES / bytes_per_token)
+        requests, backlog, context = self.ledger.columns(width)
         return Columns(
             prompt_tokens=tokens,
             output_tokens=output,
             mean_uncached_tokens=self.rates.mean_uncached_tokens,
             matched_tokens=matched,
             unmatched_tokens=scheduler.unmatched_tokens(matched, tokens, shared, routing.shared_weight),
-            requests=ledger.requests[:width],
-            backlog_tokens=ledger.prefill_tokens[:width],
+            requests=requests,
+            backlog_tokens=backlog,
             foreign_requests=snapshot.foreign_requests,
-            context_tokens=np.maximum(ledger.context_tokens[:width], snapshot.reported_context_tokens),
+            context_tokens=np.maximum(context, snapshot.reported_context_tokens),
             capacity_tokens=snapshot.capacity_tokens,
             waiting_requests=snapshot.waiting_requests,
             kv_cache_utilization=snapshot.kv_cache_utilization,
             rate_inverse=self.rates.rate_inverse[:width],
-            matched_share=matched / tokens if tokens else matched,
             routing=routing,
         )
 

@@ -16,8 +16,11 @@ from heapq import heappop, heappush
 from itertools import count
 
 import numpy as np
+import numpy.typing as npt
 
 from picker.pool.endpoint import Endpoint
+
+Column = npt.NDArray[np.float64]
 
 
 class Charge:
@@ -56,6 +59,18 @@ class InflightLedger:
         self.open_charges = 0
         self._due: list[tuple[float, int, Charge]] = []
         self._sequence = count()
+        self._views: tuple[Column, Column, Column] | None = None
+
+    def columns(self, width: int) -> "tuple[Column, Column, Column]":
+        """Live views of the first `width` slots: requests, prefill tokens, context tokens. Read only."""
+        views = self._views
+        if views is None or len(views[0]) != width:
+            views = self._views = (
+                self.requests[:width],
+                self.prefill_tokens[:width],
+                self.context_tokens[:width],
+            )
+        return views
 
     def adopt(self, endpoint: Endpoint) -> None:
         """A slot begins a new life: its columns start from this endpoint's counters."""
@@ -161,3 +176,4 @@ class InflightLedger:
             old = getattr(self, name)
             column[: len(old)] = old
             setattr(self, name, column)
+        self._views = None

@@ -28,5 +28,10 @@ class Columns(msgspec.Struct):
     """NaN: unknown. Only `normalized` scoring reads it."""
     kv_cache_utilization: Column
     rate_inverse: Column
-    matched_share: Column
     routing: Routing
+
+    @property
+    def matched_share(self) -> Column:
+        """Matched over all prompt tokens, by slot."""
+        share: Column = self.matched_tokens / self.prompt_tokens if self.prompt_tokens else self.matched_tokens
+        return share

@@ -96,8 +96,10 @@ def choose(columns: Columns, hot: int, among: Mask | None, config: Config, rng: 
     else:
         weights = config.weights
         seconds = {name: scorer(columns) for name, scorer in SCORERS.items()}
-        cost = seconds["prefix"] + seconds["queue"] * (weights.queue / weights.prefix)
-        cost += seconds["kv"] * (weights.kv / weights.prefix)
+        cost = seconds["kv"] * (weights.kv / weights.prefix)
+        queue = seconds["queue"]
+        cost += queue if weights.queue == weights.prefix else queue * (weights.queue / weights.prefix)
+        cost += seconds["prefix"]
     if among is not None:
         cost[~among] = _INFINITY
     best = _least(cost, rng)
@@ -105,15 +107,16 @@ def choose(columns: Columns, hot: int, among: Mask | None, config: Config, rng: 
     if hot:
         home = _least_of(cost, hot, rng)
         if home is not None:
-            saved = columns.unmatched_tokens[best] - columns.unmatched_tokens[home]
-            worth = config.routing.affinity_break * max(0.0, saved) * columns.rate_inverse[home]
-            stays = cost[home] - cost[best] <= worth
+            unmatched = columns.unmatched_tokens.item
+            saved = unmatched(best) - unmatched(home)
+            worth = config.routing.affinity_break * max(0.0, saved) * columns.rate_inverse.item(home)
+            stays = cost.item(home) - cost.item(best) <= worth
             slot, reason = (home, Reason.AFFINITY) if stays else (best, Reason.BREAK)
     if len(cost) > 1 and rng.random() < config.epsilon:
-        here = cost[slot]
+        here = cost.item(slot)
         cost[slot] = _INFINITY
         other = _least(cost, rng)
-        regret = cost[other] - here
+        regret = cost.item(other) - here
         cost[slot] = here
         if regret <= config.routing.explore_regret_seconds:
             slot, reason = other, Reason.EXPLORE
@@ -129,11 +132,9 @@ def ranked(choice: Choice, count: int) -> list[int]:
 
 def _least(cost: Column, rng: Random) -> int:
     slot = int(cost.argmin())
-    least = cost[slot]
-    tied = np.flatnonzero(cost <= least + max(TIE_SECONDS, TIE_RATIO * least))
-    if len(tied) <= 1:
-        return slot
-    return int(tied[int(rng.random() * len(tied))])
+    least = cost.item(slot)
+    tied = (cost <= least + max(TIE_SECONDS, TIE_RATIO * least)).nonzero()[0]
+    return slot if len(tied) <= 1 else tied.item(int(rng.random() * len(tied)))
 
 
 def _least_of(cost: Column, bits: int, rng: Random) -> int | None:
@@ -141,7 +142,7 @@ def _least_of(cost: Column, bits: int, rng: Random) -> int | None:
     if bits.bit_count() > _FEW:
         masked = np.where(bits_to_mask(bits, len(cost)), cost, _INFINITY)
         slot = _least(masked, rng)
-        return slot if masked[slot] < _INFINITY else None
+        return slot if masked.item(slot) < _INFINITY else None
     slots: list[int] = []
     costs: list[float] = []
     while bits:
@@ -149,7 +150,7 @@ def _least_of(cost: Column, bits: int, rng: Random) -> int | None:
         bits ^= low
         slot = low.bit_length() - 1
         slots.append(slot)
-        costs.append(float(cost[slot]))
+        costs.append(cost.item(slot))
     least = min(costs)
     if least == _INFINITY:
         return None

@@ -17,15 +17,15 @@ def seconds(columns: Columns) -> Column:
     routing = columns.routing
     output, requests = columns.output_tokens, columns.requests
     context: Column = columns.context_tokens + columns.prompt_tokens
-    step = (requests + 1.0) * routing.decode_seconds_per_sequence
-    step += context * routing.decode_seconds_per_token
-    step *= output
     overflow = requests * (output / 2)
     overflow += context
     overflow -= columns.capacity_tokens
-    if overflow.max(initial=0.0) > 0.0:
-        overflow = np.maximum(overflow, 0.0)
-        overflow *= columns.rate_inverse
-        overflow *= routing.overflow_penalty
-        step += overflow
-    return step
+    np.maximum(overflow, 0.0, out=overflow)
+    overflow *= columns.rate_inverse
+    overflow *= routing.overflow_penalty
+    context *= output * routing.decode_seconds_per_token
+    overflow += context
+    sequences = requests + 1.0
+    sequences *= output * routing.decode_seconds_per_sequence
+    overflow += sequences
+    return overflow
