@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from picker import __version__, config
+from picker import __version__, cli, config
 from tests.deploy.tools import CHART, Objects, RenderError, kinds, only, render, run
 from tests.deploy.values import BASE, combinations, merged
 
@@ -259,6 +259,7 @@ def test_the_arguments_of_a_follower_of_a_pool_and_of_labels() -> None:
     fixed = [
         "--namespace=$(NAMESPACE)",
         "--config=/etc/picker/config/picker.yaml",
+        "--host=0.0.0.0",
         "--grpc-port=9002",
         "--grpc-health-port=9003",
         "--metrics-port=9090",
@@ -267,9 +268,21 @@ def test_the_arguments_of_a_follower_of_a_pool_and_of_labels() -> None:
     assert picker_arguments(plain()) == ["serve", "--pool=demo", *fixed]
     labels = {"matchLabels": {"app": "vllm", "tier": "gold"}, "targetPorts": [8000, 8001]}
     found = plain(discovery="selector", modelServers=labels, replicas=2, tls={"insecure": True})
-    selected = ["--selector=app=vllm,tier=gold", "--target-port=8000", "--target-port=8001"]
+    selected = ["--selector=app=vllm,tier=gold", "--target-port=8000,8001"]
     assert picker_arguments(found) == ["serve", *selected, *fixed, "--insecure", "--leader-election"]
     assert "inferencepools" not in json.dumps(only(found, "Role"))
+
+
+PENDING = {"--leader-election", "--active-active", "--metrics-auth"}
+
+
+def test_the_picker_knows_the_arguments(rendered: dict[str, Objects]) -> None:
+    unknown = {argument for found in rendered.values() for argument in unknown_arguments(picker_arguments(found))}
+    assert unknown <= PENDING
+
+
+def unknown_arguments(arguments: list[str]) -> list[str]:
+    return cli._parser().parse_known_args(arguments)[1]
 
 
 def test_identity_comes_from_the_downward_api() -> None:

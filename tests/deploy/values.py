@@ -59,7 +59,7 @@ SHAPES: dict[str, Values] = {
 
 WITHOUT_POOL: dict[str, Values] = {
     "selector": {"discovery": "selector"},
-    "selector-sidecar": {"discovery": "selector", "standalone": {"enabled": True, "listenAddress": "::"}},
+    "selector-sidecar": {"discovery": "selector", "listenAddress": "::", "standalone": {"enabled": True}},
     "selector-service": {
         "discovery": "selector",
         "replicas": 2,

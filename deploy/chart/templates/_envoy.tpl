@@ -221,7 +221,7 @@ static_resources:
 {{- end -}}
 
 {{- define "picker.envoyListenAddress" -}}
-{{- $address := .root.Values.standalone.listenAddress -}}
+{{- $address := .root.Values.listenAddress -}}
 {address: {{ $address | quote }}, port_value: {{ .port }}{{ if eq $address "::" }}, ipv4_compat: true{{ end }}}
 {{- end -}}
 

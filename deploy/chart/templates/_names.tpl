@@ -110,6 +110,14 @@ http2
 {{- join "," $pairs -}}
 {{- end -}}
 
+{{- define "picker.targetPortsText" -}}
+{{- $ports := list -}}
+{{- range .Values.modelServers.targetPorts -}}
+{{- $ports = append $ports (int . | toString) -}}
+{{- end -}}
+{{- join "," $ports -}}
+{{- end -}}
+
 {{- define "picker.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
