@@ -5,11 +5,16 @@ Imports are inside the commands: `picker --version` and a usage error answer at 
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from picker.version import __version__
+
+if TYPE_CHECKING:
+    from picker.edge.kubernetes import PoolTarget, SelectorTarget
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,12 +60,36 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument("--insecure", action="store_true", help="plaintext instead of TLS on the ext_proc port")
     serve.add_argument("--transport", choices=("h2", "grpcio"), default="h2", help="gRPC server (default %(default)s)")
+    replicas = serve.add_mutually_exclusive_group()
+    replicas.add_argument(
+        "--leader-election", action="store_true", help="several replicas: one serves, the others follow, synced"
+    )
+    replicas.add_argument(
+        "--active-active", action="store_true", help="several replicas: all serve, each corrects for the others"
+    )
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     serve.add_argument("--log-format", choices=("json", "text"), default="json")
 
     check = commands.add_parser("check", help="check a configuration file", allow_abbrev=False)
     check.set_defaults(run=_check)
     check.add_argument("config", metavar="CONFIG", type=Path)
+
+    convert = commands.add_parser(
+        "convert", help="read an EndpointPickerConfig of the llm-d / GIE picker", allow_abbrev=False
+    )
+    convert.set_defaults(run=_convert)
+    convert.add_argument("file", metavar="FILE", type=Path)
+
+    explain = commands.add_parser(
+        "explain", help="why this endpoint? a running picker's last decisions", allow_abbrev=False
+    )
+    explain.set_defaults(run=_explain)
+    explain.add_argument(
+        "--address", default="127.0.0.1:9090", metavar="HOST:PORT", help="its metrics port (default %(default)s)"
+    )
+    explain.add_argument("--count", type=int, default=5, help="how many decisions (default %(default)s)")
+    explain.add_argument("--json", action="store_true", help="as JSON")
+    explain.add_argument("request_id", nargs="?", help="only this request (x-request-id)")
 
     demo = commands.add_parser(
         "demo", help="real Envoy, simulated model servers: round robin, then the picker", allow_abbrev=False
@@ -87,6 +116,8 @@ def _serve(options: argparse.Namespace) -> int:
 
     from picker.config import ConfigError
     from picker.edge import static_source, tls
+    from picker.edge.kubernetes_credentials import CredentialsError
+    from picker.edge.logs import configure
     from picker.wiring import Log, Picker, ServeOptions
 
     given = [name for name in ("endpoints", "endpoints_file", "pool", "selector") if getattr(options, name) is not None]
@@ -94,7 +125,12 @@ def _serve(options: argparse.Namespace) -> int:
         return _fail(
             "give one of --endpoints, --endpoints-file, --pool, --selector" + (f" (got {given})" if given else "")
         )
-    logging.basicConfig(level=options.log_level.upper(), stream=sys.stderr)
+    configure(options.log_level, options.log_format)
+
+    try:
+        cluster = _cluster(options)
+    except ValueError as error:
+        return _fail(str(error))
 
     async def run() -> int:
         targets = static_source.parse_list(options.endpoints) if options.endpoints is not None else []
@@ -107,6 +143,8 @@ def _serve(options: argparse.Namespace) -> int:
             insecure=options.insecure,
             targets=tuple(targets),
             endpoints_file=options.endpoints_file,
+            cluster=cluster,
+            leader_election=options.leader_election,
             transport=options.transport,
         )
         return await Picker(serve_options, log=Log(logging.getLogger("picker"))).run()
@@ -114,8 +152,25 @@ def _serve(options: argparse.Namespace) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(run())
-    except (ConfigError, static_source.SourceError, tls.TlsError, OSError) as error:
+    except (ConfigError, static_source.SourceError, tls.TlsError, CredentialsError, OSError) as error:
         return _fail(str(error))
+
+
+def _cluster(options: argparse.Namespace) -> "PoolTarget | SelectorTarget | None":
+    """What the flags name in a cluster. Raises `ValueError`."""
+    from picker.edge.kubernetes import PoolTarget, SelectorTarget, parse_selector
+
+    if options.pool is None and options.selector is None:
+        if options.leader_election:
+            raise ValueError("--leader-election needs --pool or --selector: the lease lives in the cluster")
+        return None
+    namespace = options.namespace or os.environ.get("NAMESPACE") or "default"
+    if options.pool is not None:
+        return PoolTarget(options.pool, namespace)
+    if options.target_port is None:
+        raise ValueError("--selector needs --target-port: the ports of the model servers")
+    ports = tuple(_port(part.strip()) for part in options.target_port.split(","))
+    return SelectorTarget(parse_selector(options.selector), ports, namespace)
 
 
 def _loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
@@ -148,3 +203,33 @@ def _demo(options: argparse.Namespace) -> int:
     from picker.sim.demo import demo
 
     return demo(replicas=options.replicas, seed=options.seed)
+
+
+def _convert(options: argparse.Namespace) -> int:
+    import yaml
+
+    from picker.convert import ConversionError, convert
+
+    try:
+        conversion = convert(options.file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        return _fail(f"cannot read {options.file}: {error}")
+    except ConversionError as error:
+        return _fail(f"{options.file}: {error}")
+    for note in conversion.notes:
+        print(f"# {note}")
+    print(yaml.safe_dump(conversion.configuration, sort_keys=False), end="")
+    return 0
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from picker.edge.explain import ask, show
+
+    try:
+        answer = ask(options.address, options.request_id, options.count)
+    except OSError as error:
+        return _fail(f"no answer from {options.address}: {error}. Is this the picker's metrics port?")
+    except LookupError as error:
+        return _fail(str(error))
+    show(answer, as_json=options.json)
+    return 0

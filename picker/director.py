@@ -20,7 +20,7 @@ from picker.flowcontrol import objectives, saturation
 from picker.pool.datastore import Change, Datastore
 from picker.pool.endpoint import Endpoint, EndpointSpec, EngineSample
 from picker.pool.inflight import Charge, InflightLedger
-from picker.pool.snapshot import Mask, Snapshot
+from picker.pool.snapshot import Column, Mask, Snapshot
 from picker.prefix.blocks import BLOCK_BYTES, block_hashes, chain_seed
 from picker.prefix.index import NO_MATCH, Match, PrefixIndex, Recorded
 from picker.scheduling import explanation, scheduler
@@ -144,7 +144,9 @@ class Director:
                 self.config.saturation.retry_after_seconds,
                 f"every endpoint is saturated and priority {priority} may be refused; try again later",
             )
-        hashes = block_hashes(chain_seed(request.model, request.cache_salt), request.prompt)
+        hashes = request.block_hashes
+        if hashes is None:
+            hashes = block_hashes(chain_seed(request.model, request.cache_salt), request.prompt)
         match = self.index.match(hashes) if hashes else NO_MATCH
         view = _View(snapshot, hashes, match, self._columns(request, snapshot, match))
         hot = scheduler.hot_bits(match, self.config.threshold, self._bytes_per_token(request))
@@ -212,6 +214,11 @@ class Director:
             return self.config.objectives[objective]
         return objectives.priority(objective, self.objectives)
 
+    def saturation(self, now: float) -> float | None:
+        """How full the pool is, 1.0 is full; `None` without endpoints. For telemetry."""
+        snapshot = self.datastore.snapshot(now)
+        return saturation.pool_saturation(snapshot, self._backlog_seconds(snapshot), self.config.saturation)
+
     # Steps of a decision -------------------------------------------------------------------
 
     def _among(self, snapshot: Snapshot, subset: Sequence[str] | None, now: float) -> Mask | Unavailable | None:
@@ -238,10 +245,12 @@ class Director:
         return among
 
     def _saturated(self, snapshot: Snapshot, among: Mask | None) -> bool:
-        width = snapshot.width
-        backlog_seconds = self.ledger.prefill_tokens[:width] * self.rates.rate_inverse[:width]
         standing = snapshot.ready_mask if among is None else among
-        return saturation.all_saturated(snapshot, standing, backlog_seconds, self.config.saturation)
+        return saturation.all_saturated(snapshot, standing, self._backlog_seconds(snapshot), self.config.saturation)
+
+    def _backlog_seconds(self, snapshot: Snapshot) -> Column:
+        backlog: Column = self.ledger.columns(snapshot.width)[1] * self.rates.rate_inverse[: snapshot.width]
+        return backlog
 
     def _bytes_per_token(self, request: InferenceRequest) -> float:
         return BYTES_PER_TOKEN_ID if request.exact_tokens else self.rates.model(request.model).bytes_per_token
@@ -300,7 +309,7 @@ class Director:
         return Picked(
             addresses=addresses,
             reason=reason,
-            matched_share=match_share(match, slot) if request.prompt else None,
+            matched_share=match_share(match, slot) if request.prompt or hashes else None,
             charge=Booking(charge, hashes, recorded, request.model, sized),
             explain=explanation.Later(snapshot, choice, columns, reason, match.blocks),
             predicted_ttft_seconds=ttft,

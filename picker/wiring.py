@@ -1,24 +1,26 @@
 """The only place that constructs edges and joins them to the core: what `picker serve` runs.
 
-Start order: configuration, director, source and scraper, services, ports; then one line on
+Start order: configuration, director, services, ports, source and scraper; then one line on
 standard output that names the ports. Readiness follows the source: SERVING once it is synced,
-also with no endpoint in it. On SIGTERM: readiness NOT_SERVING at once, new streams still accepted
-for `drain.accept_seconds` (a proxy needs that long to notice), then none, then
-`drain.seconds` for those that run, exit 0. SIGINT drains without the first wait; a second signal
-ends it at once.
+also with no endpoint in it, and, with leader election, only while leading. On SIGTERM: readiness
+NOT_SERVING and the lease given up at once, new streams still accepted for
+`drain.accept_seconds` (a proxy needs that long to notice), then none, then `drain.seconds` for
+those that run, exit 0. SIGINT drains without the first wait; a second signal ends it at once.
 """
 
 import asyncio
 import gc
 import logging
+import os
 import signal
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
 import msgspec
+from aiohttp import web
 
 from picker import config as configuration
 from picker.config import Config, ConfigError
@@ -29,16 +31,23 @@ from picker.edge.config_file import ConfigFile
 from picker.edge.decisions import DecisionRing
 from picker.edge.engine_scraper import EngineScraper
 from picker.edge.ext_proc import BoundPolicy, ExtProcService
-from picker.edge.grpcio_transport import GrpcioTransport
-from picker.edge.h2 import H2Transport
 from picker.edge.health import HealthService
+from picker.edge.kubernetes import KubernetesSource, PoolTarget, SelectorTarget
+from picker.edge.kubernetes_api import KubernetesApi
+from picker.edge.lease import LeaseElection, identity, lease_name
+from picker.edge.logs import request_fields
+from picker.edge.malloc import tune_malloc
+from picker.edge.metrics_server import MetricsServer
 from picker.edge.static_source import StaticSource, Target
-from picker.edge.transport import Transport
+from picker.edge.telemetry import Telemetry
+from picker.edge.telemetry_view import EndpointRow, PoolView
+from picker.edge.transport import MethodTable, Transport
 from picker.pool.endpoint import EndpointSpec, EngineSample
 
 TICK_SECONDS = 0.05
 CONFIG_CHECK_SECONDS = 1.0
 CERTIFICATE_CHECK_SECONDS = 5.0
+RELEASE_SECONDS = 3.0
 
 READINESS_SERVICES = ("", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension")
 """Health service names that follow readiness; the last is the peer's old one."""
@@ -55,93 +64,174 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     targets: tuple[Target, ...] = ()
     endpoints_file: Path | None = None
+    cluster: PoolTarget | SelectorTarget | None = None
+    leader_election: bool = False
     transport: Literal["h2", "grpcio"] = "h2"
-    pool_name: str = "default"
+
+    @property
+    def pool_name(self) -> str:
+        """The label of the pool's telemetry."""
+        return self.cluster.name if isinstance(self.cluster, PoolTarget) else "default"
+
+
+class Log:
+    """Structured words for the standard `logging`: `log(level, message, **fields)`."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def __call__(self, level: str, message: str, /, **fields: object) -> None:
+        """One line. Fields are never a prompt."""
+        self._logger.log(logging.getLevelName(level.upper()), message, extra={"fields": fields})
+
+    def enabled(self, level: str) -> bool:
+        """Whether a line of this level would be written."""
+        return self._logger.isEnabledFor(logging.getLevelName(level.upper()))
+
+    def fault(self, message: str, error: BaseException) -> None:
+        """A fault of ours: its type and where, without the values in its text, which a client may have sent."""
+        frames = traceback.extract_tb(error.__traceback__)
+        where = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+        self("error", message, error=type(error).__name__, where=where)
 
 
 class Picker:
     """One running picker."""
 
-    def __init__(self, options: ServeOptions, *, log: "Log") -> None:
+    def __init__(self, options: ServeOptions, *, log: Log) -> None:
         """Reads the configuration; binds nothing yet. Raises `ConfigError`, `TlsError`, `SourceError`."""
         self.options = options
         self.log = log
         self.config_file = ConfigFile(options.config_file)
         config = self.config_file.config
-        for warning in configuration.warnings(config):
-            log("warning", warning)
-        loop = asyncio.get_running_loop()
-        self.clock = loop.time
+        self._warn(config)
+        self.clock = asyncio.get_running_loop().time
         self.director = Director(config)
         self.decisions = DecisionRing()
+        self.telemetry = Telemetry(self._pool_view)
         self.health = HealthService()
-        self.health.set("liveness", True)
+        self.policy = BoundPolicy(self.director, clock=self.clock, rng=Random())
+        self.policy.ejected = lambda name: self.log(
+            "warning", "endpoint ejected after failures in a row", endpoint=name
+        )
         self.service = ExtProcService(
-            BoundPolicy(self.director, clock=self.clock, rng=Random()),
-            clock=self.clock,
-            finished=self._finished,
-            decided=self._decided,
-            on_error=self._on_error,
+            self.policy, clock=self.clock, finished=self._finished, decided=self._decided, on_error=self._on_error
         )
         self.certificates = _certificates(config, options)
+        self.transport = self._transport(
+            {**self.service.methods(), **self.health.methods}, options.grpc_port, self.certificates
+        )
+        self.health_transport = self._transport(self.health.methods, options.grpc_health_port, None)
         self.scraper = EngineScraper(
             settings=config.engine_metrics,
             endpoints=lambda: [endpoint.spec for endpoint in self.director.datastore.endpoints],
             record=self._record_sample,
-            failed=self._scrape_failed,
+            failed=lambda uid, why: self.telemetry.scrape_failed(),
             clock=self.clock,
             rng=Random(),
             log=logging.getLogger("picker.scraper"),
         )
-        self.transport = self._transport()
-        self.health_transport = GrpcioTransport(
-            self.health.methods, host=options.host, port=options.grpc_health_port, on_error=self._on_error
+        self.metrics = MetricsServer(
+            telemetry=self.telemetry,
+            ready=lambda: self.ready,
+            host=options.host,
+            port=options.metrics_port,
+            log=logging.getLogger("picker.metrics"),
+            routes=[web.get("/debug/decisions", self._show_decisions)],
         )
+        self.api = KubernetesApi() if options.cluster is not None else None
+        self.static = (
+            None
+            if options.cluster is not None
+            else StaticSource(
+                targets=options.targets, file=options.endpoints_file, on_endpoints=self._replace_endpoints, log=log
+            )
+        )
+        self.source: KubernetesSource | None = None
+        self.election: LeaseElection | None = None
+        self._running_by_model: dict[str, int] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._signal_name = ""
+        self._exit_code = 0
+        self._set_health()
+
+    # Life ----------------------------------------------------------------------------------
 
     async def run(self) -> int:
         """Serve until told to stop. Returns the exit code."""
+        self.log("debug", tune_malloc())
         self._handle_signals()
-        await self.transport.start()
-        await self.health_transport.start()
-        self._set_ready(False)
-        self._spawn(self._source())
-        self._spawn(self.scraper.run())
-        self._spawn(_every(TICK_SECONDS, self.service.tick))
-        self._spawn(_every(CONFIG_CHECK_SECONDS, self._reload_config))
-        self._spawn(_every(CERTIFICATE_CHECK_SECONDS, self._reload_certificates))
-        gc.collect()
-        gc.freeze()  # what lives from the start on need not be walked again
+        try:
+            await self.transport.start()
+            await self.health_transport.start()
+            await self.metrics.start()
+            self._spawn(self._follow_endpoints())
+            self._spawn(self.scraper.run())
+            self._spawn(_every(TICK_SECONDS, self.service.tick))
+            self._spawn(_every(CONFIG_CHECK_SECONDS, self._reload_config))
+            self._spawn(_every(CERTIFICATE_CHECK_SECONDS, self._reload_certificates))
+            gc.collect()
+            gc.freeze()  # what lives from the start on need not be walked again
+            self._announce()
+            await self._stopping.wait()
+            await self._drain()
+        finally:
+            await self._close()
+        return self._exit_code
+
+    def _announce(self) -> None:
         host = "127.0.0.1" if self.options.host in ("0.0.0.0", "::") else self.options.host
-        print(
-            f"listening grpc={host}:{self.transport.port} health={host}:{self.health_transport.port} metrics={host}:0",
-            flush=True,
-        )
-        await self._stopping.wait()
-        await self._drain()
-        return 0
+        ports = {"grpc": self.transport.port, "health": self.health_transport.port, "metrics": self.metrics.port}
+        print("listening", *(f"{name}={host}:{port}" for name, port in ports.items()), flush=True)
 
-    # Edges ---------------------------------------------------------------------------------
-
-    def _transport(self) -> Transport:
-        methods = {**self.service.methods(), **self.health.methods}
-        kind = H2Transport if self.options.transport == "h2" else GrpcioTransport
-        context = (
-            self.certificates.context if isinstance(self.certificates, tls.CertificateFiles) else self.certificates
-        )
-        return kind(methods, host=self.options.host, port=self.options.grpc_port, tls=context, on_error=self._on_error)
-
-    async def _source(self) -> None:
-        source = StaticSource(
-            targets=self.options.targets,
-            file=self.options.endpoints_file,
+    async def _follow_endpoints(self) -> None:
+        if self.static is not None:
+            await self.static.run()
+            return
+        assert self.options.cluster is not None and self.api is not None
+        self.source = KubernetesSource(
+            self.options.cluster,
             on_endpoints=self._replace_endpoints,
+            on_objectives=self._replace_objectives,
+            on_synced=self._set_health,
             log=self.log,
+            rng=Random(),
+            api=self.api,
         )
-        await source.run()
+        if self.options.leader_election:
+            self._spawn(self._elect(self.api, self.options.cluster.namespace))
+        await self.source.run()
+
+    async def _elect(self, api: KubernetesApi, namespace: str) -> None:
+        pod = os.environ.get("POD_NAME", os.uname().nodename)
+        lease = await lease_name(
+            api, namespace, f"picker-{self.options.pool_name}", pod, os.environ.get("POD_TEMPLATE_HASH", "")
+        )
+        self.election = LeaseElection(
+            api,
+            namespace=namespace,
+            lease=lease,
+            identity=identity(pod),
+            on_change=lambda leader: self._set_health(),
+            log=self.log,
+            rng=Random(),
+        )
+        await self.election.run()
+
+    def _transport(
+        self, methods: MethodTable, port: int, certificates: "tls.CertificateFiles | tls.ServerContext | None"
+    ) -> Transport:
+        context = certificates.context if isinstance(certificates, tls.CertificateFiles) else certificates
+        host = self.options.host
+        if self.options.transport == "grpcio":
+            from picker.edge.grpcio_transport import GrpcioTransport
+
+            return GrpcioTransport(methods, host=host, port=port, tls=context, on_error=self._on_error)
+        from picker.edge.h2 import H2Transport
+
+        return H2Transport(methods, host=host, port=port, tls=context, on_error=self._on_error)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
@@ -149,39 +239,107 @@ class Picker:
         self._tasks.append(task)
 
     def _task_ended(self, task: "asyncio.Task[Any]") -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self._on_error(task.exception() or RuntimeError("a task ended"))
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.log("error", "stopping: a part of the picker cannot go on", error=str(error) or type(error).__name__)
+            self._exit_code = 1
+            self._stop(signal.SIGINT)
 
     # What edges tell -----------------------------------------------------------------------
 
+    @property
+    def ready(self) -> bool:
+        """Synced, not draining, and leading where there is an election."""
+        synced = (
+            self.source.synced if self.options.cluster is not None and self.source else self.director.datastore.synced
+        )
+        leading = not self.options.leader_election or (self.election is not None and self.election.is_leader)
+        return synced and leading and not self._stopping.is_set()
+
+    def _set_health(self) -> None:
+        self.health.set("liveness", True)
+        ready = self.ready
+        for name in READINESS_SERVICES:
+            self.health.set(name, ready)
+
     def _replace_endpoints(self, specs: list[EndpointSpec]) -> None:
         change = self.director.replace_endpoints(specs)
-        for endpoint in change.joined:
-            self.log("info", "endpoint joined", endpoint=endpoint.spec.name, address=endpoint.spec.address)
-        for endpoint in change.left:
-            self.log("info", "endpoint left", endpoint=endpoint.spec.name, address=endpoint.spec.address)
-        self._set_ready(not self._stopping.is_set())
+        for word, endpoints in (("joined", change.joined), ("left", change.left)):
+            for endpoint in endpoints:
+                self.log("info", f"endpoint {word}", endpoint=endpoint.spec.name, address=endpoint.spec.address)
+        self._set_health()
+
+    def _replace_objectives(self, objectives: dict[str, int]) -> None:
+        self.director.objectives = objectives
 
     def _record_sample(self, sample: EngineSample) -> None:
         if self.director.record_sample(sample):
             self.log("warning", "engine restarted, its prefixes are forgotten", endpoint=sample.uid)
 
-    def _scrape_failed(self, uid: str, why: str) -> None:
-        self.log("debug", "scrape failed", endpoint=uid, why=why)
-
     def _decided(self, picked: Picked, record: Finished) -> None:
         self.decisions.add(picked, record)
+        model = record.model or ""
+        self._running_by_model[model] = self._running_by_model.get(model, 0) + 1
 
     def _finished(self, record: Finished) -> None:
+        if record.reason is not None:
+            model = record.model or ""
+            left = self._running_by_model[model] = self._running_by_model[model] - 1
+            if not left:
+                del self._running_by_model[model]
+        self.telemetry.finished(record)
         if self.log.enabled("debug"):
-            self.log("debug", "request", **_loggable(record))
+            self.log("debug", "request", **request_fields(record))
 
     def _on_error(self, error: BaseException) -> None:
         self.log.fault("a fault of the picker; the stream it hit was ended, others go on", error)
 
-    def _set_ready(self, ready: bool) -> None:
-        for name in READINESS_SERVICES:
-            self.health.set(name, ready)
+    def _pool_view(self) -> PoolView:
+        now = self.clock()
+        director = self.director
+        director.ledger.expire(now)
+        ejected = set(director.ejection.ejected(now))
+        rows = []
+        for endpoint in director.datastore.endpoints:
+            sample = director.datastore.samples.get(endpoint.spec.uid)
+            rows.append(
+                EndpointRow(
+                    name=endpoint.spec.name,
+                    address=endpoint.spec.address,
+                    namespace=endpoint.spec.namespace,
+                    ejected=endpoint.slot in ejected,
+                    in_flight_requests=endpoint.in_flight_requests,
+                    waiting_requests=sample.waiting_requests if sample else None,
+                    running_requests=sample.running_requests if sample else None,
+                    kv_cache_utilization=sample.kv_cache_utilization if sample else None,
+                    scrape_age_seconds=now - sample.taken_at_seconds if sample else None,
+                )
+            )
+        return PoolView(
+            pool_name=self.options.pool_name,
+            endpoints=rows,
+            synced=director.datastore.synced,
+            requests_in_flight=director.ledger.open_charges,
+            running_by_model=dict(self._running_by_model),
+            saturation=director.saturation(now),
+            index_blocks=director.index.blocks,
+            index_bytes=director.index.bytes_estimate,
+            index_bytes_max=director.index.bytes_max,
+            index_evictions=director.index.evicted_blocks_total,
+            api_server_up=self.source.api_available if self.source is not None else None,
+            leader=self.election.is_leader if self.election is not None else None,
+        )
+
+    async def _show_decisions(self, request: web.Request) -> web.StreamResponse:
+        """GET /debug/decisions?request_id=ID | ?count=N: the last decisions, explained."""
+        wanted = request.query.get("request_id")
+        if wanted is not None:
+            found = self.decisions.find(wanted)
+            if found is None:
+                return web.json_response({"error": "no decision of this request id is kept"}, status=404)
+            return web.json_response(found)
+        count = request.query.get("count", "20")
+        return web.json_response({"decisions": self.decisions.recent(int(count) if count.isdigit() else 20)})
 
     # Live changes --------------------------------------------------------------------------
 
@@ -191,14 +349,19 @@ class Picker:
         try:
             config = self.config_file.poll()
         except ConfigError as error:
+            self.telemetry.config_reloaded(False)
             self.log("error", "configuration not usable, the last good one stays", error=str(error))
             return
         if config is None:
             return
         self.director.reconfigure(config)
         self.scraper.replace_settings(config.engine_metrics)
+        self.telemetry.config_reloaded(True)
         waiting = configuration.changed_restart_only(before, config)
         self.log("info", "configuration reloaded", waits_for_restart=list(waiting))
+        self._warn(config)
+
+    def _warn(self, config: Config) -> None:
         for warning in configuration.warnings(config):
             self.log("warning", warning)
 
@@ -226,41 +389,44 @@ class Picker:
         if self._stopping.is_set():
             self._hurry.set()
         self._signal_name = number.name
-        self._set_ready(False)
         self._stopping.set()
+        self._set_health()
 
     async def _drain(self) -> None:
         drain = self.director.config.drain
         self.log("info", "draining", signal=self._signal_name, open_streams=self.transport.open_calls)
+        if self.election is not None:
+            await _first(self.election.release(), asyncio.sleep(RELEASE_SECONDS))
         if self._signal_name == "SIGTERM":
-            await self._pause(drain.accept_seconds)
+            await _first(self._hurry.wait(), asyncio.sleep(drain.accept_seconds))
         self.transport.refuse_new_calls()
-        await asyncio.wait(
-            [
-                asyncio.ensure_future(self.transport.wait_idle(drain.seconds)),
-                asyncio.ensure_future(self._hurry.wait()),
-            ],
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        left = self.transport.open_calls
+        await _first(self._hurry.wait(), self.transport.wait_idle(drain.seconds))
+        self.log("info", "stopping", streams_cut=self.transport.open_calls)
+
+    async def _close(self) -> None:
         for task in self._tasks:
+            task.remove_done_callback(self._task_ended)
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.transport.stop()
-        await self.health_transport.stop()
-        self.log("info", "stopped", streams_cut=left)
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._hurry.wait(), seconds)
-        except TimeoutError:
-            pass
+        for server in (self.transport, self.health_transport, self.metrics):
+            await server.stop()
+        if self.api is not None:
+            await self.api.close()
 
 
 async def _every(seconds: float, step: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(seconds)
         step()
+
+
+async def _first(*works: Coroutine[Any, Any, Any]) -> None:
+    """Until one of them is done; the others are cancelled."""
+    tasks: Iterable[asyncio.Task[Any]] = [asyncio.create_task(work) for work in works]
+    _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
 
 
 def _certificates(config: Config, options: ServeOptions) -> "tls.CertificateFiles | tls.ServerContext | None":
@@ -271,32 +437,3 @@ def _certificates(config: Config, options: ServeOptions) -> "tls.CertificateFile
     if files.certificate_file is not None and files.key_file is not None:
         return tls.CertificateFiles(files.certificate_file, files.key_file)
     return tls.server_context(tls.self_signed())
-
-
-def _loggable(record: Finished) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in msgspec.structs.asdict(record).items()
-        if value is not None and not callable(value)
-    }
-
-
-class Log:
-    """Structured words for the standard `logging`: `log(level, message, **fields)`."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-
-    def __call__(self, level: str, message: str, /, **fields: object) -> None:
-        """One line. Fields are never a prompt."""
-        self._logger.log(logging.getLevelName(level.upper()), message, extra={"fields": fields})
-
-    def enabled(self, level: str) -> bool:
-        """Whether a line of this level would be written."""
-        return self._logger.isEnabledFor(logging.getLevelName(level.upper()))
-
-    def fault(self, message: str, error: BaseException) -> None:
-        """A fault of ours: its type and where, without values that a client sent."""
-        frames = traceback.extract_tb(error.__traceback__)
-        where = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
-        self("error", message, error=type(error).__name__, where=where)

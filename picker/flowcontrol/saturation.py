@@ -21,3 +21,15 @@ def all_saturated(snapshot: Snapshot, among: Mask, backlog_seconds: Column, limi
     """True when every endpoint of `among` is full (and there is one)."""
     full = saturated_mask(snapshot, backlog_seconds, limits)
     return bool(among.any() and np.all(full[among]))
+
+
+def pool_saturation(snapshot: Snapshot, backlog_seconds: Column, limits: Saturation) -> float | None:
+    """How full the pool is: the mean over endpoints of their fullest measure, 1.0 is full. `None`: no endpoint."""
+    if not snapshot.ready_count:
+        return None
+    fullest: Column = backlog_seconds / max(limits.backlog_seconds, 1e-9)
+    fullest = np.fmax(
+        fullest, snapshot.waiting_requests / max(limits.waiting_requests, 1e-9)
+    )  # fmax passes unknown over
+    fullest = np.fmax(fullest, snapshot.kv_cache_utilization / max(limits.kv_cache_utilization, 1e-9))
+    return float(fullest[snapshot.ready_mask].mean())
