@@ -8,6 +8,7 @@ A medium (image, audio, video) stands in it as the digest of its URL or data, re
 `MEDIUM_BYTES`: it weighs what its tokens weigh, and equal media match.
 """
 
+from array import array
 from collections.abc import Iterable
 
 import msgspec
@@ -28,6 +29,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     prompt: bytes = b""
     """The flattened first prompt."""
+    block_hashes: "array[int] | None" = None
+    """Its chained block hashes where they are known and the text is not: recorded and simulated requests."""
     prompt_bytes: int = 0
     """Of all prompts together, as flattened; estimated from the body where it was not parsed."""
     exact_tokens: bool = False
