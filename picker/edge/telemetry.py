@@ -101,7 +101,7 @@ class Telemetry:
         cell = self._attempts.get(key)
         if cell is None:
             if len(self._attempts) >= ATTEMPTS_MAX:
-                key = (status, CappedLabel.OTHER, address)
+                key = (status, CappedLabel.OTHER, "")
             cell = self._attempts.setdefault(key, [0.0])
         cell[0] += 1
 
