@@ -15,6 +15,7 @@ one before. Its prompt is everything said so far, answers included, and the turn
 from array import array
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import shake_128
 from struct import pack
 
@@ -102,17 +103,20 @@ def text_of(segment_id: int, tokens: int) -> str:
     return shake_128(pack("=q", segment_id)).digest(tokens * BYTES_PER_TOKEN).translate(_LETTERS).decode("ascii")
 
 
-def messages(said: list[Segment]) -> list[dict[str, str]]:
-    """A chat completion's messages; neighbours of the same role are one message.
+@lru_cache(maxsize=128)
+def _text_once(segment_id: int, tokens: int) -> str:
+    """A document is said in many sessions: write it once."""
+    return text_of(segment_id, tokens)
+
+
+def say(said: list[dict[str, str]], segment: Segment) -> None:
+    """Add a segment to a chat completion's messages: to the last one where the same role goes on.
 
     A tool's output is a user's message: the `tool` role needs call ids that mean nothing here.
     """
-    merged: list[tuple[str, list[str]]] = []
-    for segment in said:
-        role = Role.USER if segment.role is Role.TOOL else segment.role
-        text = text_of(segment.id, segment.tokens)
-        if merged and merged[-1][0] == role:
-            merged[-1][1].append(text)
-        else:
-            merged.append((str(role), [text]))
-    return [{"role": role, "content": "".join(texts)} for role, texts in merged]
+    role = str(Role.USER if segment.role is Role.TOOL else segment.role)
+    text = _text_once(segment.id, segment.tokens)
+    if said and said[-1]["role"] == role:
+        said[-1] = {"role": role, "content": said[-1]["content"] + text}
+    else:
+        said.append({"role": role, "content": text})

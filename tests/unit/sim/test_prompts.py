@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picker.sim.prompts import Chain, Role, Segment, Session, Turn, messages, prompts, text_of
+from picker.sim.prompts import Chain, Role, Segment, Session, Turn, prompts, say, text_of
 
 said_strategy = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 70)), max_size=6)
 
@@ -62,7 +62,10 @@ def test_messages_join_neighbours_and_keep_the_order():
         Segment(4, 2, Role.ASSISTANT),
         Segment(5, 2, Role.TOOL),
     ]
-    assert messages(said) == [
+    messages = []
+    for segment in said:
+        say(messages, segment)
+    assert messages == [
         {"role": "system", "content": text_of(1, 3) + text_of(2, 4)},
         {"role": "user", "content": text_of(3, 5)},
         {"role": "assistant", "content": text_of(4, 2)},
