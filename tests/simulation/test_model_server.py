@@ -167,8 +167,9 @@ def test_a_client_that_leaves_frees_its_place_in_the_engine(stream):
             await until(all_there)
             for task in asking:
                 task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
-            await http.close()  # with the streams, whose headers had come
+            for answer in await asyncio.gather(*asking, return_exceptions=True):
+                if isinstance(answer, aiohttp.ClientResponse):  # a stream whose headers had come
+                    answer.close()
 
             async def nobody_waits():
                 return server.engine.model.waiting == 0
