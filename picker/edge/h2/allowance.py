@@ -1,8 +1,15 @@
-"""How much of something a peer may do in one go, and how fast that comes back (a token bucket)."""
+"""Floods: how much of something a peer may do in one go, and how fast that comes back."""
+
+from typing import Final
+
+from picker.edge.h2.frames import ENHANCE_YOUR_CALM, ConnectionFault
+from picker.edge.h2.limits import H2Limits
+
+_EARNED_PER_USEFUL_FRAME: Final = 8
 
 
 class Allowance:
-    """`left` is counted down inline by its owner, which calls `refill` only when it ran out."""
+    """A token bucket. `left` is looked at by its owner, who calls `refill` only when it ran out."""
 
     __slots__ = ("_burst", "_per_second", "_refilled_at", "left")
 
@@ -20,7 +27,30 @@ class Allowance:
         self.left = min(self._burst, self.left + max(gained, 0) + earned)
         return self.left > 0
 
-    def spend(self, amount: int, now: float) -> bool:
-        """Count down; False when the allowance is used up."""
-        self.left -= amount
-        return self.left > 0 or self.refill(now)
+
+class Floods:
+    """One connection's allowances. Work that moves data pays for frames that do not."""
+
+    __slots__ = ("_idle", "_resets", "now", "useful")
+
+    def __init__(self, limits: H2Limits, now: float) -> None:
+        self._idle = Allowance(limits.idle_frames_max, limits.idle_frames_per_second, now)
+        self._resets = Allowance(limits.resets_max, limits.resets_per_second, now)
+        self.now = now
+        self.useful = 0
+
+    def spend_idle(self, amount: int) -> None:
+        """For frames that move no data, and other work that a peer gets cheaply. Raises `ConnectionFault`."""
+        idle = self._idle
+        idle.left -= amount
+        if idle.left <= 0:
+            earned, self.useful = self.useful * _EARNED_PER_USEFUL_FRAME, 0
+            if not idle.refill(self.now, earned):
+                raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames that move no data")
+
+    def spend_reset(self) -> None:
+        """For a call broken off, by RST_STREAM or by a stream error. Raises `ConnectionFault`."""
+        resets = self._resets
+        resets.left -= 1
+        if resets.left <= 0 and not resets.refill(self.now):
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many streams reset")

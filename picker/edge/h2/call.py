@@ -4,53 +4,32 @@ What only some calls need (an unfinished message, answers that wait for a window
 and is there only while it is needed, so that a held stream costs a few hundred bytes.
 """
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from picker.edge.h2 import frames, responses
 from picker.edge.h2.frames import DATA_MESSAGE, MESSAGE
 from picker.edge.h2.heads import Head
+from picker.edge.h2.sending import SendQueue
 from picker.edge.h2.shared import Timer
 from picker.edge.transport import GrpcStatus, Handler
 
 if TYPE_CHECKING:
     from picker.edge.h2.connection import Connection
+    from picker.edge.h2.messages import PartialMessage
 
 _RESPONSE_PREFIX = frames.frame(frames.HEADERS, frames.END_HEADERS, 0, responses.RESPONSE_HEADERS)[:5]
 _OK_TRAILERS = responses.trailers(GrpcStatus.OK)
-
-
-class PartialMessage:
-    """A gRPC message that has begun to arrive."""
-
-    __slots__ = ("missing", "pieces", "prefix", "progress_at_seconds", "size")
-
-    def __init__(self, now: float) -> None:
-        self.prefix = b""
-        self.pieces: list[bytes] = []
-        self.missing = -1  # unknown while the prefix is incomplete
-        self.size = 0
-        self.progress_at_seconds = now
-
-
-class SendQueue:
-    """Answers that wait for the peer's windows, and the trailers after them."""
-
-    __slots__ = ("bytes", "chunks", "trailers")
-
-    def __init__(self) -> None:
-        self.chunks: deque[memoryview] = deque()
-        self.bytes = 0
-        self.trailers: bytes | None = None
 
 
 class H2Call:
     """The transport's end of one call. `ended` is set before `closed()` and never unset."""
 
     __slots__ = (
-        "connection",
+        "_connection",
+        "_sender",
         "content_left",
         "deadline",
+        "discarded",
         "ended",
         "handler",
         "head",
@@ -68,7 +47,8 @@ class H2Call:
     def __init__(self, connection: "Connection", stream_id: int, head: Head, now: float) -> None:
         self.peer = connection.peer
         self.received_at_seconds = now
-        self.connection = connection
+        self._connection = connection
+        self._sender = connection.sender
         self.stream_id = stream_id
         self.head = head
         self.handler: Handler | None = None
@@ -78,6 +58,7 @@ class H2Call:
         self.received = 0  # bytes since the last window we granted
         self.window_offset = 0  # what the peer's window is above its SETTINGS_INITIAL_WINDOW_SIZE
         self.content_left = head.content_length
+        self.discarded = 0  # bytes of a body that nobody reads
         self.partial: PartialMessage | None = None
         self.queue: SendQueue | None = None
         self.deadline: Timer | None = None
@@ -86,29 +67,29 @@ class H2Call:
         """Queue one message for the peer."""
         if self.ended:
             return
-        connection = self.connection
-        out = connection.out
+        sender = self._sender
+        out = sender.out
         if not self.headers_sent:
             self.headers_sent = True
-            if connection.table_emptied_due:
-                connection.write_headers(self.stream_id, 0, responses.RESPONSE_HEADERS)
+            if sender.table_emptied_due:
+                sender.write_headers(self.stream_id, 0, responses.RESPONSE_HEADERS)
             else:
                 out.append(_RESPONSE_PREFIX + self.stream_id.to_bytes(4, "big") + responses.RESPONSE_HEADERS)
         length = len(message)
         size = length + 5
         if (
-            size <= connection.frame_bytes_max
-            and size <= connection.window
-            and size <= connection.stream_window + self.window_offset
+            size <= sender.frame_bytes_max
+            and size <= sender.window
+            and size <= sender.stream_window + self.window_offset
             and self.queue is None
         ):
-            connection.window -= size
+            sender.window -= size
             self.window_offset -= size
             out.append(DATA_MESSAGE.pack(size >> 8, size & 0xFF, 0, 0, self.stream_id, 0, length) + message)
         else:
-            connection.enqueue(self, MESSAGE.pack(0, length), message)
-        if not connection.reading:
-            connection.flush_soon()
+            sender.enqueue(self, MESSAGE.pack(0, length), message)
+        if not sender.gathering:
+            sender.flush_soon()
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
         """End the call with a status. `text` reaches the peer as grpc-message."""
@@ -123,19 +104,18 @@ class H2Call:
         self.finish_with(block)
 
     def finish_with(self, block: bytes) -> None:
-        """End the call with this header block, behind whatever is queued."""
-        connection = self.connection
+        """End the call with this header block (empty: with DATA), behind whatever is queued."""
         if self.queue is None:
-            connection.end_stream(self, block)
+            self._connection.end_stream(self, block)
         else:
-            self.queue.trailers = block
+            self.queue.final_block = block
         self.close()
-        if not connection.reading:
-            connection.flush_soon()
+        if not self._sender.gathering:
+            self._sender.flush_soon()
 
     def fail(self, error: BaseException) -> None:
         """The handler raised: say so to us, and nothing of it to the peer."""
-        self.connection.shared.on_error(error)
+        self._connection.shared.on_error(error)
         self.finish(GrpcStatus.INTERNAL, "internal error")
 
     def close(self) -> None:
@@ -144,7 +124,7 @@ class H2Call:
             return
         self.ended = True
         if self.partial is not None:
-            self.connection.drop_partial(self)
+            self._connection.messages.drop(self)
         if self.deadline is not None:
             self.deadline.cancel()
             self.deadline = None
@@ -153,7 +133,7 @@ class H2Call:
             try:
                 handler.closed()
             except Exception as error:
-                self.connection.shared.on_error(error)
+                self._connection.shared.on_error(error)
 
     def expire(self) -> None:
         """grpc-timeout has passed."""

@@ -18,6 +18,12 @@ _HTTP_TEXTS: Final = {
     405: b"gRPC calls are POST requests\n",
     415: b"this port speaks gRPC: content-type application/grpc\n",
 }
+HTTP1_ANSWER: Final = (
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+    b"Content-Length: 51\r\n\r\nthis port speaks gRPC: HTTP/2 with prior knowledge\n"
+)
+"""For a client that speaks HTTP/1 to this port."""
+
 _STATUS_200: Final = b"\x88"  # static table index 8
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 

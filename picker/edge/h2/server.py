@@ -159,4 +159,4 @@ class H2Transport:
         self._timer = loop.call_later(_TICK_SECONDS, self._tick)
         now = loop.time()
         for connection in tuple(self._connections):
-            connection.tick(now)
+            connection.upkeep.tick(now)

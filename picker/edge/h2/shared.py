@@ -14,7 +14,7 @@ class Timer(Protocol):
 
 
 class Shared:
-    """Methods, limits, clock and scheduling, and the budget of unfinished messages and queued answers."""
+    """Methods, limits, clock and scheduling, and the budget of what is held for peers."""
 
     __slots__ = ("buffered_bytes", "call_ended", "call_later", "call_soon", "clock", "limits", "methods", "on_error")
 
@@ -29,7 +29,7 @@ class Shared:
         call_later: Callable[[float, Callable[[], None]], Timer],
         call_ended: Callable[[], None],
     ) -> None:
-        """`call_ended` is told after each call; the rest are asyncio's, passed in."""
+        """`call_ended` is told after each call; clock and scheduling are asyncio's, passed in."""
         self.methods = methods
         self.limits = limits
         self.on_error = on_error
@@ -37,4 +37,4 @@ class Shared:
         self.call_soon = call_soon
         self.call_later = call_later
         self.call_ended = call_ended
-        self.buffered_bytes = 0
+        self.buffered_bytes = 0  # unfinished messages and queued answers of all connections

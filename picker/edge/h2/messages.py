@@ -1,0 +1,138 @@
+"""The receiving half of calls: gRPC messages cut out of DATA as it comes, in whatever pieces.
+
+Invariants: `buffered` is the sum of the unfinished messages of the connection's calls, up to what
+the read in progress has added; a call with an unfinished message is in `partials`.
+"""
+
+from picker.edge.h2 import frames
+from picker.edge.h2.call import H2Call
+from picker.edge.h2.shared import Shared
+from picker.edge.transport import GrpcStatus
+
+
+class PartialMessage:
+    """A gRPC message that has begun to arrive."""
+
+    __slots__ = ("counted", "length", "missing", "pieces", "prefix", "progress_at_seconds")
+
+    def __init__(self, now: float) -> None:
+        self.prefix = b""
+        self.pieces: list[bytes] = []
+        self.length = -1  # unknown while the prefix is incomplete
+        self.missing = -1
+        self.counted = 0  # in `buffered`
+        self.progress_at_seconds = now
+
+
+class Messages:
+    """One connection's unfinished messages, and the delivery of whole ones."""
+
+    __slots__ = ("_shared", "buffered", "growing", "now", "partials")
+
+    def __init__(self, shared: Shared, now: float) -> None:
+        self._shared = shared
+        self.now = now  # when the read in progress began
+        self.buffered = 0
+        self.partials: dict[H2Call, PartialMessage] = {}
+        self.growing: H2Call | None = None  # has pieces that are not counted yet
+
+    def deliver(self, call: H2Call, data: bytes, start: int, stop: int) -> None:
+        """Give `data[start:stop]` to the call's handler, message by message; keep what is unfinished."""
+        handler = call.handler
+        assert handler is not None
+        if call.partial is not None:
+            start = self._extend(call, call.partial, data, start, stop)
+        unpack, message_max = frames.MESSAGE.unpack_from, self._shared.limits.message_bytes_max
+        while stop - start >= 5 and not call.ended:
+            compressed, length = unpack(data, start)
+            following = start + 5 + length
+            if following > stop or compressed or length > message_max:
+                break
+            call.received_at_seconds = self.now
+            try:
+                handler.receive(data[start + 5 : following])
+            except Exception as error:
+                call.fail(error)
+            start = following
+        if start < stop and not call.ended:
+            call.partial = self.partials[call] = PartialMessage(self.now)
+            self._extend(call, call.partial, data, start, stop)
+
+    def _extend(self, call: H2Call, partial: PartialMessage, data: bytes, start: int, stop: int) -> int:
+        """Add to the unfinished message, deliver it when it is whole; returns where the next begins."""
+        if partial.length < 0:
+            end = min(start + 5 - len(partial.prefix), stop)
+            partial.prefix += data[start:end]
+            start = end
+            if len(partial.prefix) < 5 or not self._accept_prefix(call, partial):
+                return start
+        end = min(start + partial.missing, stop)
+        if end > start:
+            partial.pieces.append(data[start:end])
+            partial.missing -= end - start
+        if partial.missing:
+            self.grow(call)
+            return end
+        message = partial.pieces[0] if len(partial.pieces) == 1 else b"".join(partial.pieces)
+        self.drop(call)
+        call.received_at_seconds = self.now
+        handler = call.handler
+        assert handler is not None
+        try:
+            handler.receive(message)
+        except Exception as error:
+            call.fail(error)
+        return end
+
+    def _accept_prefix(self, call: H2Call, partial: PartialMessage) -> bool:
+        compressed, length = frames.MESSAGE.unpack(partial.prefix)
+        partial.length = partial.missing = length
+        if compressed:
+            # grpc/grpc doc/compression.md: an unsupported encoding is UNIMPLEMENTED, a flag without one INTERNAL.
+            encoding = call.head.encoding
+            if encoding == "identity":
+                call.finish(GrpcStatus.INTERNAL, "compressed message without grpc-encoding")
+            else:
+                call.finish(GrpcStatus.UNIMPLEMENTED, f"grpc-encoding {encoding!r} is not supported: send identity")
+        elif length > self._shared.limits.message_bytes_max:
+            text = f"message of {length} bytes, above the limit of {self._shared.limits.message_bytes_max}"
+            call.finish(GrpcStatus.RESOURCE_EXHAUSTED, text)
+        return not call.ended
+
+    def grow(self, call: H2Call) -> None:
+        """The call's unfinished message has new pieces. They are counted once a read, not once a frame."""
+        if self.growing is not None and self.growing is not call:
+            self.count()
+        self.growing = call
+
+    def count(self) -> None:
+        """Charge the budgets for what `growing` has received; end its call when there is no room."""
+        call, self.growing = self.growing, None
+        partial = None if call is None else call.partial
+        if call is None or partial is None or partial.length < 0:
+            return
+        partial.progress_at_seconds = self.now
+        added = partial.length - partial.missing - partial.counted
+        partial.counted += added
+        self.buffered += added
+        self._shared.buffered_bytes += added
+        limits = self._shared.limits
+        if (
+            self.buffered > limits.connection_buffered_bytes_max
+            or self._shared.buffered_bytes > limits.buffered_bytes_max
+        ):
+            call.finish(GrpcStatus.RESOURCE_EXHAUSTED, "too many bytes of unfinished messages are held")
+
+    def drop(self, call: H2Call) -> None:
+        """The message is whole, or its call over: give its bytes back to the budgets."""
+        partial, call.partial = call.partial, None
+        if partial is not None and self.partials.pop(call, None) is not None:
+            self.buffered -= partial.counted
+            self._shared.buffered_bytes -= partial.counted
+
+    def end_stalled(self, now: float) -> None:
+        """A message begun and not continued for `message_stall_seconds` holds its bytes no longer."""
+        limit = self._shared.limits.message_stall_seconds
+        for call, partial in list(self.partials.items()):
+            if now - partial.progress_at_seconds > limit and call.partial is partial:
+                call.finish(GrpcStatus.CANCELLED, "a message was begun and not finished in time")
