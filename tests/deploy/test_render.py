@@ -273,7 +273,7 @@ def test_the_arguments_of_a_follower_of_a_pool_and_of_labels() -> None:
     assert "inferencepools" not in json.dumps(only(found, "Role"))
 
 
-PENDING = {"--leader-election", "--active-active", "--metrics-auth"}
+PENDING = {"--metrics-auth"}
 
 
 def test_the_picker_knows_the_arguments(rendered: dict[str, Objects]) -> None:
