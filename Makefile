@@ -22,6 +22,10 @@ demo: venv
 test: venv check
 	$(BIN)/python -m pytest
 
+# Picker CPU a request and added latency beside an Envoy without ext_proc; the decision alone; index memory.
+bench: venv
+	$(BIN)/python -m tests.bench
+
 # Style, types, layers, generated code.
 check: venv
 	$(BIN)/ruff check picker tests
