@@ -67,6 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     replicas.add_argument(
         "--active-active", action="store_true", help="several replicas: all serve, each corrects for the others"
     )
+    serve.add_argument(
+        "--metrics-auth",
+        action="store_true",
+        help="readers of the metrics port need a token that the API server lets get /metrics",
+    )
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     serve.add_argument("--log-format", choices=("json", "text"), default="json")
 
@@ -145,6 +150,7 @@ def _serve(options: argparse.Namespace) -> int:
             endpoints_file=options.endpoints_file,
             cluster=cluster,
             leader_election=options.leader_election,
+            metrics_auth=options.metrics_auth,
             transport=options.transport,
         )
         return await Picker(serve_options, log=Log(logging.getLogger("picker"))).run()
@@ -163,6 +169,8 @@ def _cluster(options: argparse.Namespace) -> "PoolTarget | SelectorTarget | None
     if options.pool is None and options.selector is None:
         if options.leader_election:
             raise ValueError("--leader-election needs --pool or --selector: the lease lives in the cluster")
+        if options.metrics_auth:
+            raise ValueError("--metrics-auth needs --pool or --selector: the cluster's API server reviews the tokens")
         return None
     namespace = options.namespace or os.environ.get("NAMESPACE") or "default"
     if options.pool is not None:

@@ -37,6 +37,7 @@ from picker.edge.kubernetes_api import KubernetesApi
 from picker.edge.lease import LeaseElection, identity, lease_name
 from picker.edge.logs import request_fields
 from picker.edge.malloc import tune_malloc
+from picker.edge.metrics_access import MetricsAccess
 from picker.edge.metrics_server import MetricsServer
 from picker.edge.static_source import StaticSource, Target
 from picker.edge.telemetry import Telemetry
@@ -66,6 +67,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     endpoints_file: Path | None = None
     cluster: PoolTarget | SelectorTarget | None = None
     leader_election: bool = False
+    metrics_auth: bool = False
     transport: Literal["h2", "grpcio"] = "h2"
 
     @property
@@ -131,6 +133,10 @@ class Picker:
             rng=Random(),
             log=logging.getLogger("picker.scraper"),
         )
+        self.api = KubernetesApi() if options.cluster is not None else None
+        may_read = None
+        if options.metrics_auth and self.api is not None:
+            may_read = MetricsAccess(self.api, clock=self.clock, log=log)
         self.metrics = MetricsServer(
             telemetry=self.telemetry,
             ready=lambda: self.ready,
@@ -138,8 +144,8 @@ class Picker:
             port=options.metrics_port,
             log=logging.getLogger("picker.metrics"),
             routes=[web.get("/debug/decisions", self._show_decisions)],
+            authorize=may_read,
         )
-        self.api = KubernetesApi() if options.cluster is not None else None
         self.static = (
             None
             if options.cluster is not None

@@ -273,12 +273,9 @@ def test_the_arguments_of_a_follower_of_a_pool_and_of_labels() -> None:
     assert "inferencepools" not in json.dumps(only(found, "Role"))
 
 
-PENDING = {"--metrics-auth"}
-
-
 def test_the_picker_knows_the_arguments(rendered: dict[str, Objects]) -> None:
     unknown = {argument for found in rendered.values() for argument in unknown_arguments(picker_arguments(found))}
-    assert unknown <= PENDING
+    assert unknown == set()
 
 
 def unknown_arguments(arguments: list[str]) -> list[str]:

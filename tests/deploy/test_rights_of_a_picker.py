@@ -1,5 +1,6 @@
 """The real picker, as the installed chart starts it, with exactly the rights that the chart gives it."""
 
+import http.client
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,33 @@ def test_without_the_role_it_says_what_is_missing(cluster: ChartCluster, as_pod:
         wait_until(lambda: "forbidden" in picker.log().lower(), "it never said so")
         assert picker.health("readiness", picker.health_address) == "NOT_SERVING"
         assert picker.health("liveness", picker.health_address) == "SERVING"
+
+
+def test_the_metrics_page_asks_the_api_server_who_may_read(cluster: ChartCluster, as_pod: Path, tmp_path: Path) -> None:
+    release = Release(cluster, metrics={"auth": {"enabled": True}})
+    reader = cluster.api.service_account_token(release.namespace, "demo-picker-metrics-reader")
+    cluster.api.kubeconfig(as_pod, release.token(), release.namespace)
+
+    def status(path: str, token: str | None) -> int:
+        connection = http.client.HTTPConnection(picker.metrics_address, timeout=10)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    try:
+        with PickerProcess(flags=flags_of(release, tmp_path / "picker.yaml")) as picker:
+            wait_until(lambda: picker.health("readiness", picker.health_address) == "SERVING", "it never became ready")
+            found = {who: status("/metrics", token) for who, token in tokens(release, reader).items()}
+            assert found == {"reader": 200, "picker": 401, "nobody": 401, "stranger": 401}
+            assert status("/debug/decisions", None) == 401
+            assert status("/readyz", None) == 200
+            assert reader not in picker.log()
+    finally:
+        release.uninstall()
+
+
+def tokens(release: Release, reader: str) -> dict[str, str | None]:
+    """The picker itself may review tokens, but not read the page."""
+    return {"reader": reader, "picker": release.token(), "nobody": None, "stranger": "made-up"}
