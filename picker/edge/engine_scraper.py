@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from picker.config import EngineMetrics
-from picker.edge.engine_watch import EngineWatch, Surroundings
+from picker.edge.engine_watch import EngineWatch, Surroundings, engine_label
 from picker.pool.endpoint import EndpointSpec, EngineSample
 
 MODELS_INTERVAL_SECONDS = 30.0
@@ -42,8 +42,12 @@ class EngineScraper:
         rng: random.Random,
         log: logging.Logger,
         models_interval_seconds: float | None = MODELS_INTERVAL_SECONDS,
+        gpu_utilization: Callable[[EndpointSpec], float | None] | None = None,
     ) -> None:
-        """`models_interval_seconds=None`: /v1/models is not asked for. `clock`: monotonic seconds."""
+        """`models_interval_seconds=None`: /v1/models is not asked for. `clock`: monotonic seconds.
+
+        `gpu_utilization`: `GpuSource.utilization`, where GPU metrics are configured.
+        """
         self._endpoints = endpoints
         told: set[tuple[str, str]] = set()
 
@@ -56,6 +60,7 @@ class EngineScraper:
                 rng=rng,
                 log=log,
                 models_interval_seconds=models_interval_seconds,
+                gpu_utilization=gpu_utilization,
                 told=told,
             )
 
@@ -104,5 +109,5 @@ class EngineScraper:
 
 
 def _identity(spec: EndpointSpec) -> tuple[object, ...]:
-    """What a watch depends on: a changed label does not start it anew."""
-    return spec.address, spec.name, spec.engine, spec.metrics_url
+    """What a watch depends on: another changed label does not start it anew."""
+    return spec.address, spec.name, spec.node, spec.engine, engine_label(spec), spec.metrics_url

@@ -49,6 +49,7 @@ class Surroundings:
         rng: random.Random,
         log: logging.Logger,
         models_interval_seconds: float | None,
+        gpu_utilization: Callable[[EndpointSpec], float | None] | None,
         told: set[tuple[str, str]],
     ) -> None:
         self.settings = settings
@@ -58,6 +59,7 @@ class Surroundings:
         self.rng = rng
         self.log = log
         self.models_interval_seconds = models_interval_seconds
+        self.gpu_utilization = gpu_utilization
         self.places = asyncio.Semaphore(settings.concurrency_max)
         self.token = BearerTokenFile(settings.bearer_token_file)
         self._told = told
@@ -90,8 +92,8 @@ class Surroundings:
                 )
 
     def engine_for(self, spec: EndpointSpec) -> Engine | None:
-        """The engine that the endpoint or the configuration names; `None`: look at the page."""
-        name = spec.engine or self.settings.engine
+        """The engine that the endpoint, its pod's label or the configuration names; `None`: look at the page."""
+        name = spec.engine or engine_label(spec) or self.settings.engine
         engine = engine_named(name) if name else None
         if name and engine is None and self._first_time("engine", name[:64]):
             self.log.warning("%s: unknown engine %r; going by what its page shows", spec.name, name[:64])
@@ -102,6 +104,15 @@ class Surroundings:
         if first:
             self._told.add((kind, what))
         return first
+
+
+ENGINE_LABELS = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
+"""Pod labels by which others name the engine; the first goes before the second."""
+
+
+def engine_label(spec: EndpointSpec) -> str | None:
+    """What the pod's label says, if anything."""
+    return next((spec.labels[label] for label in ENGINE_LABELS if spec.labels.get(label)), None)
 
 
 class EngineWatch:
@@ -199,9 +210,14 @@ class EngineWatch:
         result = read(engine, page.body, uid=self._spec.uid, now=self._around.clock())
         if result.missing:
             self._around.tell_missing(engine, result.missing, self._spec.address)
-        if self._models is None:
+        gpu_utilization = self._around.gpu_utilization
+        if self._models is None and gpu_utilization is None:
             return result.sample
-        return msgspec.structs.replace(result.sample, models=self._models)
+        return msgspec.structs.replace(
+            result.sample,
+            models=self._models,
+            gpu_utilization=gpu_utilization(self._spec) if gpu_utilization is not None else None,
+        )
 
     async def _get(self, scheme: str, host: str, port: int, path: str) -> Page:
         getter = self._getters.get((scheme, host, port))

@@ -17,7 +17,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `uid` tells a re-created endpoint from the old one at the same address: a Kubernetes
     source uses `<pod uid>/<port>`, a static source the address itself.
-    `engine` and `metrics_url` override what configuration and recognition would say.
+    `engine` and `metrics_url` override what configuration and recognition would say. `node` is
+    the address of the machine it runs on, where the source knows it (GPU exporters listen there).
     """
 
     address: str
@@ -27,6 +28,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = NO_LABELS
     engine: str | None = None
     metrics_url: str | None = None
+    node: str | None = None
 
 
 class EngineSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     active_ports: str | None
     """The annotation that restricts the pool's target ports to those that serve now, as written."""
     container_ports: frozenset[int]
+    node: str | None = None
+    """The node's address: status.hostIP."""
 
     @property
     def serves(self) -> bool:
@@ -108,6 +110,7 @@ class _PodStatus(msgspec.Struct):
     phase: str = ""
     conditions: list[_Condition] | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
     pod_ips: list[_PodIp] | None = msgspec.field(default=None, name="podIPs")
 
 
@@ -198,6 +201,7 @@ def _project_pod(pod: _RawPod, ip: str | None) -> Pod:
         ended=status.phase in ("Succeeded", "Failed"),
         active_ports=notes.active_ports if notes.active_ports is not None else notes.active_ports_before,
         container_ports=frozenset(ports),
+        node=status.host_ip or None,
     )
 
 

@@ -46,6 +46,7 @@ def pod_endpoints(pod: Pod, target_ports: Sequence[int]) -> PodEndpoints:
             name=f"{pod.name}-rank-{rank}" if several else pod.name,
             namespace=pod.namespace,
             labels=pod.labels,
+            node=pod.node,
         )
         for rank, port in ports
     )

@@ -287,3 +287,29 @@ def test_no_more_than_the_allowed_number_at_a_time() -> None:
                 assert max(open_at_request) == 3
 
     run(scenario())
+
+
+def test_the_pods_label_names_the_engine() -> None:
+    async def scenario() -> None:
+        labels = {"inference.networking.k8s.io/engine-type": "trtllm-serve"}
+        async with (
+            LoopbackServer(lambda head: TRTLLM if b"/prometheus/" in head else NOT_FOUND) as server,
+            scraping([spec(server.port, labels=labels)]) as (sink, _),
+        ):
+            await sink.until(lambda: sink.samples)
+            assert not any(head.startswith(b"GET /metrics ") for head in server.requests)
+
+    run(scenario())
+
+
+def test_gpu_utilization_joins_the_sample() -> None:
+    async def scenario() -> None:
+        async with (
+            LoopbackServer(vllm) as server,
+            scraping([spec(server.port)], gpu_utilization=lambda one: 0.5 if one.uid == "a" else None) as (sink, _),
+        ):
+            await sink.until(lambda: sink.samples)
+            assert sink.samples[0].gpu_utilization == 0.5
+            assert sink.samples[0].running_requests == 12
+
+    run(scenario())
