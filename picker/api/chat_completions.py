@@ -2,8 +2,8 @@
 
 import msgspec
 
-from picker.api.messages_text import NO_RAW, Message, Raw, put_messages, put_raw
-from picker.api.request import InferenceRequest, flatten
+from picker.api.messages_text import NO_RAW, Message, Pieces, Raw, put_messages, put_text
+from picker.api.request import InferenceRequest
 
 
 class _Body(msgspec.Struct):
@@ -22,10 +22,11 @@ _decode = msgspec.json.Decoder(_Body).decode
 def parse(body: bytes) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
     fields = _decode(body)
-    pieces: list[str] = []
-    put_raw(fields.tools, pieces)
+    pieces: Pieces = []
+    if fields.tools:
+        put_text(fields.tools, pieces)
     has_media = put_messages(fields.messages, pieces)
-    prompt = flatten(pieces)
+    prompt = b"".join(pieces)
     return InferenceRequest(
         api="chat_completions",
         model=fields.model,

@@ -2,13 +2,16 @@
 
 import msgspec
 
-from picker.api.request import InferenceRequest, flatten, token_ids
+from picker.api.messages_text import NO_RAW, Pieces, Raw, put_text
+from picker.api.request import InferenceRequest, token_ids
 
-Prompts = str | list[str | int | list[int]] | None
+_decode_ids = msgspec.json.Decoder(list[int]).decode
+_decode_many_ids = msgspec.json.Decoder(list[list[int]]).decode
+_decode_texts = msgspec.json.Decoder(list[Raw]).decode
 
 
 class _Body(msgspec.Struct):
-    prompt: Prompts = None
+    prompt: Raw = NO_RAW
     model: str | None = None
     stream: bool | None = None
     max_tokens: int | None = None
@@ -34,22 +37,26 @@ def parse(body: bytes) -> InferenceRequest:
     )
 
 
-def flatten_prompts(prompts: Prompts) -> tuple[bytes, int, bool]:
+def flatten_prompts(prompts: Raw) -> tuple[bytes, int, bool]:
     """The first prompt flattened, the bytes of all, and whether they are token ids.
 
-    The chain of the first decides where, the load of all is charged.
+    The chain of the first decides where, the load of all is charged. Raises `msgspec.ValidationError`.
     """
-    if prompts is None:
+    if not prompts:
         return b"", 0, False
-    if isinstance(prompts, str):
-        prompt = flatten((prompts,))
+    start = bytes(memoryview(prompts)[:64]).translate(None, b" \t\r\n")
+    if start[:1] != b"[":
+        pieces: Pieces = []
+        put_text(prompts, pieces)
+        prompt = b"".join(pieces)
         return prompt, len(prompt), False
-    first = prompts[0] if prompts else ""
-    if isinstance(first, int):
-        prompt = token_ids([each for each in prompts if isinstance(each, int)])
+    if start[1:2] in b"-0123456789" and start[1:2]:
+        prompt = token_ids(_decode_ids(prompts))
         return prompt, len(prompt), True
-    if isinstance(first, list):
-        total = 4 * sum(len(each) for each in prompts if isinstance(each, list))
-        return token_ids(first), total, True
-    total = sum(len(flatten((each,))) for each in prompts if isinstance(each, str))
-    return flatten((first,)), total, False
+    if start[1:2] == b"[":
+        lists = _decode_many_ids(prompts)
+        return token_ids(lists[0]), 4 * sum(map(len, lists)), True
+    texts: Pieces = []
+    for text in _decode_texts(prompts):
+        put_text(text, texts)
+    return (bytes(texts[0]) if texts else b""), sum(map(len, texts)), False

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from picker.api.completions import Prompts, flatten_prompts
-from picker.api.messages_text import Message, put_messages
-from picker.api.request import InferenceRequest, flatten
+from picker.api.completions import flatten_prompts
+from picker.api.messages_text import NO_RAW, Message, Pieces, Raw, put_messages
+from picker.api.request import InferenceRequest
 
 
 class _Body(msgspec.Struct):
-    input: Prompts = None
+    input: Raw = NO_RAW
     messages: list[Message] | None = None
     model: str | None = None
     cache_salt: str | None = None
@@ -22,9 +22,9 @@ def parse(body: bytes) -> InferenceRequest:
     fields = _decode(body)
     has_media = exact = False
     if fields.messages is not None:
-        pieces: list[str] = []
+        pieces: Pieces = []
         has_media = put_messages(fields.messages, pieces)
-        prompt = flatten(pieces)
+        prompt = b"".join(pieces)
         total_bytes = len(prompt)
     else:
         prompt, total_bytes, exact = flatten_prompts(fields.input)

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from picker.api.messages_text import NO_RAW, Content, Message, Raw, put_content, put_messages, put_raw
-from picker.api.request import InferenceRequest, flatten
+from picker.api.messages_text import NO_RAW, Message, Pieces, Raw, put_content, put_messages, put_text
+from picker.api.request import InferenceRequest
 
 
 class _Body(msgspec.Struct):
     messages: list[Message]
-    system: Content = None
+    system: Raw = NO_RAW
     tools: Raw = NO_RAW
     model: str | None = None
     stream: bool | None = None
@@ -22,14 +22,15 @@ _decode = msgspec.json.Decoder(_Body).decode
 def parse(body: bytes) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
     fields = _decode(body)
-    pieces: list[str] = []
-    put_raw(fields.tools, pieces)
+    pieces: Pieces = []
+    if fields.tools:
+        put_text(fields.tools, pieces)
     has_media = False
-    if fields.system is not None:
-        pieces.append("\x00system\n")
+    if fields.system:
+        pieces.append(b"\x00system\n")
         has_media = put_content(fields.system, pieces)
     has_media = put_messages(fields.messages, pieces) or has_media
-    prompt = flatten(pieces)
+    prompt = b"".join(pieces)
     return InferenceRequest(
         api="messages",
         model=fields.model,

@@ -2,14 +2,14 @@
 
 The flattened prompt puts text in the order an engine's template does: tools and system first,
 then messages, each under its role, so that a conversation's next turn starts with the bytes of
-this one. It is for hashing only: never sent, stored or logged.
+this one. It keeps the client's JSON escapes. It is for hashing only: never sent, stored or logged.
 
 A medium (image, audio, video) stands in it as the digest of its URL or data, repeated to
 `MEDIUM_BYTES`: it weighs what its tokens weigh, and equal media match.
 """
 
+import sys
 from array import array
-from collections.abc import Iterable
 
 import msgspec
 from xxhash import xxh3_128_digest
@@ -46,17 +46,18 @@ class InvalidBody(ValueError):
     """The body is not JSON. The text says where, never what it contains."""
 
 
-def medium(raw: bytes) -> str:
-    """The place-holder of a medium in a flattened prompt: `MEDIUM_BYTES` ASCII characters."""
-    digest = xxh3_128_digest(raw).hex()
+def medium(raw: bytes) -> bytes:
+    """The place-holder of a medium in a flattened prompt: `MEDIUM_BYTES` bytes of its digest."""
+    digest = xxh3_128_digest(raw)
     return (digest * (MEDIUM_BYTES // len(digest) + 1))[:MEDIUM_BYTES]
 
 
-def flatten(pieces: Iterable[str]) -> bytes:
-    """Join pieces to bytes. Lone surrogates pass: the engine decides about them."""
-    return "".join(pieces).encode("utf-8", "surrogatepass")
-
-
 def token_ids(ids: list[int]) -> bytes:
-    """Token ids as the flattened prompt of `exact_tokens`."""
-    return b"".join([(each & 0xFFFFFFFF).to_bytes(4, "little") for each in ids])
+    """Token ids as the flattened prompt of `exact_tokens`: little-endian, 4 bytes each."""
+    try:
+        words = array("I", ids)
+    except OverflowError:  # no tokenizer's ids; they need only be told apart
+        words = array("I", [each & 0xFFFFFFFF for each in ids])
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()

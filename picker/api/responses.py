@@ -2,21 +2,23 @@
 
 import msgspec
 
-from picker.api.messages_text import NO_RAW, Message, Raw, put_messages, put_raw
-from picker.api.request import InferenceRequest, flatten
+from picker.api.messages_text import NO_RAW, Message, Pieces, Raw, is_list, put_content, put_messages, put_text
+from picker.api.request import InferenceRequest
 
 
-class _Item(Message):
-    """A message, or an item of another type (a tool's call or answer), which counts as it stands."""
+class _Item(Message, gc=False):
+    """A message, or an item of another type (a tool's call or answer, reasoning)."""
 
-    type: str = ""
-    arguments: str | None = None
+    arguments: Raw = NO_RAW
+    input: Raw = NO_RAW
+    action: Raw = NO_RAW
+    summary: Raw = NO_RAW
     output: Raw = NO_RAW
 
 
 class _Body(msgspec.Struct):
-    input: str | list[_Item] | None = None
-    instructions: str | None = None
+    input: Raw = NO_RAW
+    instructions: Raw = NO_RAW
     tools: Raw = NO_RAW
     model: str | None = None
     stream: bool | None = None
@@ -25,26 +27,31 @@ class _Body(msgspec.Struct):
     previous_response_id: str | None = None
 
 
+_decode_items = msgspec.json.Decoder(list[_Item]).decode
 _decode = msgspec.json.Decoder(_Body).decode
 
 
 def parse(body: bytes) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
     fields = _decode(body)
-    pieces: list[str] = []
-    put_raw(fields.tools, pieces)
-    if fields.instructions is not None:
-        pieces += ("\x00system\n", fields.instructions)
+    pieces: Pieces = []
+    if fields.tools:
+        put_text(fields.tools, pieces)
+    if fields.instructions:
+        pieces.append(b"\x00system\n")
+        put_text(fields.instructions, pieces)
     has_media = False
-    if isinstance(fields.input, str):
-        pieces += ("\x00user\n", fields.input)
-    elif fields.input is not None:
-        for item in fields.input:
-            has_media = put_messages([item], pieces) or has_media
-            if item.arguments is not None:
-                pieces.append(item.arguments)
-            put_raw(item.output, pieces)
-    prompt = flatten(pieces)
+    if is_list(fields.input):
+        for item in _decode_items(fields.input):
+            has_media |= put_messages([item], pieces)
+            for raw in (item.arguments, item.input, item.action, item.summary):
+                if raw:
+                    put_text(raw, pieces)
+            has_media |= put_content(item.output, pieces)
+    elif fields.input:
+        pieces.append(b"\x00user\n")
+        put_text(fields.input, pieces)
+    prompt = b"".join(pieces)
     return InferenceRequest(
         api="responses",
         model=fields.model,
