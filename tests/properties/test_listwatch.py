@@ -2,15 +2,13 @@
 
 Hypothesis plays objects (created, changed, deleted, re-created, made unreadable), the network (cut
 anywhere, closed, silent) and the server's moods (410 both ways, 503, 403, 404, HTML, compaction between
-pages). `ModelServer` keeps a history like etcd's. Two things are checked all the time: the machine's own
+pages). `ModelServer` keeps a history as etcd does. Two things are checked all the time: the machine's own
 invariants, and that the changes it emitted, replayed, give its set. At the end all faults stop,
 and within a bounded number of requests and seconds the set is the server's.
 """
 
 import itertools
-import json
 import random
-from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
@@ -20,74 +18,34 @@ from picker.pool.backoff import Fault
 from picker.pool.kubernetes_objects import Pod, read_pod
 from picker.pool.listwatch import ListWatch
 from picker.pool.watch_messages import Change, Deleted, List, Replaced, Timing, Upserted, Wait, Watch
+from tests.kube.store import Store, event, expired
 
 NAMES = ["a", "b", "c", "d", "e"]
 PAGE_OBJECTS = 2
 
 
-class ModelServer:
-    """Objects, their history, and the answers a healthy API server gives. Versions mean nothing outside."""
+class ModelServer(Store):
+    """Pods of a healthy API server, as the rules below play with them."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, dict[str, Any]] = {}
-        self.history: list[tuple[int, str, dict[str, Any]]] = []
-        self.revision = 1
-        self.compacted = 0
+        super().__init__()
         self.created = 0
-        self.snapshots: dict[str, tuple[int, list[dict[str, Any]]]] = {}
-
-    def _record(self, kind: str, thing: dict[str, Any]) -> None:
-        self.revision += 1
-        thing["metadata"]["resourceVersion"] = f"v{self.revision}"
-        self.history.append((self.revision, kind, json.loads(json.dumps(thing))))
 
     def create(self, name: str) -> None:
         self.created += 1
         meta = {"name": name, "uid": f"uid-{self.created}", "namespace": "ns", "labels": {"app": "x"}}
         status = {"podIP": f"10.0.0.{self.created % 250}", "conditions": [{"type": "Ready", "status": "True"}]}
-        self.objects[name] = {"metadata": meta, "status": status}
-        self._record("ADDED", self.objects[name])
+        self.put({"metadata": meta, "status": status})
 
     def set_ready(self, name: str, ready: bool) -> None:
-        self.objects[name]["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
-        self._record("MODIFIED", self.objects[name])
+        thing = self.objects[name]
+        thing["status"]["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
+        self.put(thing)
 
     def spoil(self, name: str) -> None:
-        self.objects[name]["status"]["conditions"] = "not a list"
-        self._record("MODIFIED", self.objects[name])
-
-    def delete(self, name: str) -> None:
-        self._record("DELETED", self.objects.pop(name))
-
-    def compact(self) -> None:
-        self.compacted = self.revision
-        self.snapshots.clear()
-
-    def list_answer(self, params: dict[str, str]) -> bytes | Fault:
-        token = params.get("continue")
-        if token is None:
-            revision, rest = self.revision, json.loads(json.dumps(list(self.objects.values())))
-        elif token in self.snapshots:
-            revision, rest = self.snapshots[token]
-        else:
-            return Fault("The provided continue parameter is too old", 410)
-        limit = int(params.get("limit", len(rest) + 1))
-        meta: dict[str, Any] = {"resourceVersion": f"v{revision}"}
-        if len(rest) > limit:
-            meta["continue"] = f"token-{len(self.snapshots)}-{self.revision}"
-            self.snapshots[meta["continue"]] = (revision, rest[limit:])
-        return json.dumps({"metadata": meta, "items": rest[:limit]}).encode()
-
-    def watch_lines(self, params: dict[str, str]) -> tuple[bytes, int]:
-        """Everything since the version asked for, and the revision reached."""
-        since = int(params["resourceVersion"].removeprefix("v"))
-        if since < self.compacted:
-            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
-            return _line("ERROR", status), self.revision
-        return self.since(since), self.revision
-
-    def since(self, revision: int) -> bytes:
-        return b"".join(_line(kind, thing) for at, kind, thing in self.history if at > revision)
+        thing = self.objects[name]
+        thing["status"]["conditions"] = "not a list"
+        self.put(thing)
 
     def expected(self) -> dict[str, tuple[str, bool]]:
         """uid -> (name, ready) of every object that can be read."""
@@ -96,10 +54,6 @@ class ModelServer:
             t["metadata"]["uid"]: (t["metadata"]["name"], t["status"]["conditions"][0]["status"] == "True")
             for t in readable
         }
-
-
-def _line(kind: str, thing: dict[str, Any]) -> bytes:
-    return json.dumps({"type": kind, "object": thing}).encode() + b"\n"
 
 
 def summary(objects: dict[str, Pod]) -> dict[str, tuple[str, bool]]:
@@ -186,15 +140,17 @@ class Conversation(RuleBasedStateMachine):
                 return
             self.action, self.stream, self.opened = action, b"", False
         elif isinstance(self.action, List):
-            answer = self.server.list_answer(dict(self.action.params))
-            if isinstance(answer, Fault):
-                self.machine.failed(answer, self.now)
+            answer = self.server.list_page(dict(self.action.params))
+            if answer is None:
+                self.machine.failed(Fault("The provided continue parameter is too old", 410), self.now)
             else:
                 self._replay(self.machine.list_page(answer, self.now))
         elif not self.opened:
             self.machine.watch_opened(self.now)
             self.opened = True
-            self.stream, self.revision = self.server.watch_lines(dict(self.action.params))
+            revision = self.server.readable(self.action.params["resourceVersion"])
+            self.revision = self.server.revision if revision is None else revision
+            self.stream = event("ERROR", expired()) if revision is None else b""
         self._let_go()
 
     def _new_bytes(self) -> bytes:
@@ -216,8 +172,8 @@ class Conversation(RuleBasedStateMachine):
     def bookmark(self) -> None:
         """At the server's newest revision: everything before it has been sent."""
         if self.opened:
-            meta = {"resourceVersion": f"v{self.server.revision}", "creationTimestamp": None}
-            self._receive(self._new_bytes() + _line("BOOKMARK", {"kind": "Pod", "metadata": meta}))
+            meta = {"resourceVersion": self.server.version, "creationTimestamp": None}
+            self._receive(self._new_bytes() + event("BOOKMARK", {"kind": "Pod", "metadata": meta}))
 
     # Troubles: each ends a request in its own way
 
@@ -233,7 +189,7 @@ class Conversation(RuleBasedStateMachine):
             self._receive(data.draw(st.sampled_from(GARBAGE)))
         elif trouble == "error event" and self.opened:
             status = {"kind": "Status", "code": data.draw(st.sampled_from([410, 500, 503])), "message": "no"}
-            self._receive(self._new_bytes() + _line("ERROR", status))
+            self._receive(self._new_bytes() + event("ERROR", status))
         elif trouble == "bad page" and isinstance(self.action, List):
             self._replay(self.machine.list_page(data.draw(st.sampled_from(BAD_PAGES)), self.now))
         self._let_go()
