@@ -69,9 +69,10 @@ class RealTimeEngine:
 
     def generated_tokens(self, ticket: Ticket) -> int:
         """Tokens that the request has so far."""
+        now = self._advance()  # may be what finishes it
         if ticket.done.done():
             return ticket.output_tokens
-        return self.model.generated_tokens(ticket.number, self._advance()) if ticket.number in self.model else 0
+        return self.model.generated_tokens(ticket.number, now) if ticket.number in self.model else 0
 
     def reset_prefix_cache(self) -> None:
         """Forget every prefix that no request holds."""
