@@ -14,8 +14,11 @@ OpenMetrics 1.0 as far as samples go: timestamps and exemplars after the value a
 
 import math
 import re
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
+LABELS_CACHED_BYTES_MAX = 2048
 _LINE_ENDS = b"\n\r"
 _BLANKS = b" \t"
 _AFTER_NAME = (b"{", b" ", b"\t")
@@ -25,7 +28,7 @@ _SAMPLE = re.compile(
     rb'[ \t]*+(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\}[ \t]*+)?([^ \t\r\n{"][^ \t\r\n]*+)',
 )
 _LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]++|\\[^\n])*+)"')
-_SUFFIX = re.compile(rb"_(?:bucket|count|sum|total|created)\Z")
+_SUFFIXES = (b"_bucket", b"_count", b"_sum", b"_total", b"_created")
 _ESCAPE = re.compile(rb"\\(.)")
 _ESCAPED = {b"n": b"\n", b"\\": b"\\", b'"': b'"'}
 
@@ -33,7 +36,7 @@ _ESCAPED = {b"n": b"\n", b"\\": b"\\", b'"': b'"'}
 class Series(NamedTuple):
     """One line: its labels, and its value or `None` where the value is nonsense."""
 
-    labels: dict[str, str]
+    labels: Mapping[str, str]
     value: float | None
 
 
@@ -41,23 +44,23 @@ def find(page: bytes, name: bytes) -> list[Series]:
     """All series called exactly `name`, in the order of the page; empty where there is none.
 
     The search ends with the group that the first of them begins: the format promises that "all
-    lines for a given metric must be provided as one single group". In a histogram's group several
-    names take turns.
+    lines for a given metric must be provided as one single group". In a histogram's or a
+    counter's group several names may take turns.
     """
-    family = _SUFFIX.sub(b"", name)
+    siblings = _siblings(name)
     found: list[Series] = []
     at = page.find(name)
     while at >= 0:
         end = at + len(name)
         if page[end : end + 1] in _AFTER_NAME and _starts_line(page, at):
-            end = _read_group(page, at, name, family, found)
+            end = _read_group(page, at, name, siblings, found)
             if found:
                 return found
         at = page.find(name, end)
     return found
 
 
-def _read_group(page: bytes, at: int, name: bytes, family: bytes, found: list[Series]) -> int:
+def _read_group(page: bytes, at: int, name: bytes, siblings: tuple[bytes, ...], found: list[Series]) -> int:
     """Collect the series from `at` on, over comments and blank lines; returns where the group ends."""
     while True:
         line_end = page.find(b"\n", at)
@@ -70,11 +73,19 @@ def _read_group(page: bytes, at: int, name: bytes, family: bytes, found: list[Se
             if sample is not None:
                 labels, number = sample.groups()
                 found.append(Series(_labels(labels) if labels else {}, _number(number)))
-        elif not page.startswith(family, start) and page[start : start + 1] not in (b"#", b"\r", b"\n"):
+        elif not page.startswith(siblings, start):
             return at
         if following >= len(page):
             return len(page)
         at = following
+
+
+@lru_cache(maxsize=1024)
+def _siblings(name: bytes) -> tuple[bytes, ...]:
+    """How the lines begin that may stand inside the group of `name` without being of that name."""
+    family = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), None)
+    others = () if family is None else tuple(family + suffix for suffix in _SUFFIXES)
+    return (b"#", b"\r", b"\n", *others)
 
 
 def shows(page: bytes, prefix: bytes) -> bool:
@@ -98,7 +109,17 @@ def _starts_line(page: bytes, at: int) -> bool:
     return True
 
 
-def _labels(text: bytes) -> dict[str, str]:
+def _labels(text: bytes) -> Mapping[str, str]:
+    return _known_labels(text) if len(text) <= LABELS_CACHED_BYTES_MAX else _parsed_labels(text)
+
+
+@lru_cache(maxsize=2048)
+def _known_labels(text: bytes) -> Mapping[str, str]:
+    """A series' labels are the same at every scrape, and most endpoints' are the same as each other's."""
+    return _parsed_labels(text)
+
+
+def _parsed_labels(text: bytes) -> Mapping[str, str]:
     return {
         label.decode(): (_unescape(value) if b"\\" in value else value).decode("utf-8", "replace")
         for label, value in _LABEL.findall(text)

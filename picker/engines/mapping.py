@@ -188,7 +188,7 @@ def _series(page: bytes, name: bytes, memo: dict[bytes, list[Series]]) -> list[S
 
 
 def _reduce(
-    figures: list[tuple[dict[str, str], float | None]], how: Reduction, copies: tuple[str, ...]
+    figures: list[tuple[Mapping[str, str], float | None]], how: Reduction, copies: tuple[str, ...]
 ) -> float | None:
     """A sum with an unknown part is unknown (it would understate); the largest of those known is a figure."""
     if copies and len(figures) > 1:
