@@ -69,11 +69,15 @@ def _active_ports(annotation: str | None) -> tuple[frozenset[int] | None, str | 
     return frozenset(ports), bad
 
 
+NOTHING = PodEndpoints(())
+
+
 class EndpointBuilder:
     """Turns pods into the full list of endpoints, again and again."""
 
     def __init__(self) -> None:
-        self._by_uid: dict[str, tuple[Pod, tuple[int, ...], PodEndpoints]] = {}
+        self._target: tuple[Mapping[str, str], tuple[int, ...]] = ({}, ())
+        self._built: dict[str, tuple[Pod, PodEndpoints]] = {}
         self.warnings: tuple[str, ...] = ()
         """About the last list, each with its next step. At most one of a kind and port."""
 
@@ -81,25 +85,28 @@ class EndpointBuilder:
         self, pods: Iterable[Pod], match_labels: Mapping[str, str], target_ports: tuple[int, ...]
     ) -> list[EndpointSpec]:
         """All endpoints of those pods that match, in the pods' order."""
-        before, now = self._by_uid, dict[str, tuple[Pod, tuple[int, ...], PodEndpoints]]()
+        if self._target != (match_labels, target_ports):
+            self._target, self._built = (dict(match_labels), target_ports), {}
+        before, now = self._built, dict[str, tuple[Pod, PodEndpoints]]()
         endpoints: list[EndpointSpec] = []
+        fresh = 0
         for pod in pods:
-            if not matches(pod.labels, match_labels):
-                continue
             known = before.get(pod.uid)
-            if known is None or known[0] is not pod or known[1] != target_ports:
-                known = (pod, target_ports, pod_endpoints(pod, target_ports))
+            if known is None or known[0] is not pod:
+                known = (pod, pod_endpoints(pod, target_ports) if matches(pod.labels, match_labels) else NOTHING)
+                fresh += 1
             now[pod.uid] = known
-            endpoints += known[2].endpoints
-        self._by_uid = now
-        self.warnings = _warnings(now.values())
+            endpoints += known[1].endpoints
+        if fresh or len(now) != len(before):
+            self.warnings = _warnings(now.values())
+        self._built = now
         return endpoints
 
 
-def _warnings(built: Iterable[tuple[Pod, tuple[int, ...], PodEndpoints]]) -> tuple[str, ...]:
+def _warnings(built: Iterable[tuple[Pod, PodEndpoints]]) -> tuple[str, ...]:
     undeclared: dict[int, str] = {}
     annotated: str | None = None
-    for pod, _, result in built:
+    for pod, result in built:
         for port in result.undeclared_ports:
             undeclared.setdefault(port, pod.name)
         if result.bad_annotation is not None and annotated is None:
