@@ -1,0 +1,235 @@
+"""`picker simulate`: routing policies on a workload, over simulated model servers."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from picker import config as configuration
+from picker.sim.fleet import Failure
+from picker.sim.policies import POLICIES
+from picker.sim.profiles import DEFAULT_PROFILE, PROFILES
+from picker.sim.records import Records
+from picker.sim.report_table import table
+from picker.sim.results import Result
+from picker.sim.simulate import Knees, Run, simulate
+from picker.sim.sources import Source, Trace, Workload
+from picker.sim.traces import TraceError
+from picker.sim.workloads import WORKLOADS
+
+DEFAULT_POLICIES = "picker,least_request,round_robin"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    add_run_arguments(parser)
+    parser.add_argument(
+        "--policy",
+        default=DEFAULT_POLICIES,
+        metavar="NAME,...",
+        help=f"routing policies to compare (default %(default)s); `all`, or any of {', '.join(POLICIES)}",
+    )
+    parser.add_argument("--pickers", type=int, default=1, metavar="N", help="routers that share the traffic (1..4)")
+    parser.add_argument("--json", metavar="FILE|-", help="write the results as JSON; - is standard output")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `simulate` and `tune` share."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--workload", choices=tuple(WORKLOADS), default="chat", help="default %(default)s")
+    source.add_argument(
+        "--trace", metavar="FILE", type=Path, help="a Mooncake .jsonl, an Azure .csv, or a recording of `picker serve`"
+    )
+    parser.add_argument("--replicas", type=int, default=8, metavar="N", help="model servers (default %(default)s)")
+    parser.add_argument("--profile", choices=tuple(PROFILES), default=DEFAULT_PROFILE, help="default %(default)s")
+    parser.add_argument("--requests", type=int, default=4000, metavar="N", help="a run (default %(default)s)")
+    load = parser.add_mutually_exclusive_group()
+    load.add_argument(
+        "--load",
+        metavar="SHARE,...",
+        default="0.8",
+        help="share of the knee: the highest rate at which least_request keeps p95 TTFT under 2 s "
+        "(default %(default)s)",
+    )
+    load.add_argument("--rate", type=float, metavar="R", help="requests a second instead; of a trace its speed")
+    parser.add_argument("--seed", default="1", metavar="N,...", help="of workload and routers (default %(default)s)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the picker's configuration")
+    parser.add_argument("--scrape-seconds", type=float, metavar="S", help="for all policies; inf: gauges never read")
+    parser.add_argument("--metrics-age-seconds", type=float, default=0.0, metavar="S", help="how late gauges arrive")
+    parser.add_argument("--speeds", default="", metavar="X,...", help="speed factors of the replicas, in turn")
+    parser.add_argument("--index-size", type=float, default=1.0, metavar="X", help="make our index X times its size")
+    parser.add_argument("--fail", action="append", default=[], metavar="REPLICA@S", help="a replica dies (repeatable)")
+    parser.add_argument("--join", action="append", default=[], type=float, metavar="S", help="one more (repeatable)")
+    parser.add_argument("--blind", action="store_true", help="response bodies do not pass the picker")
+
+
+class UsageError(ValueError):
+    """An option's value does not make sense; the text says which and why."""
+
+
+def base_run(options: argparse.Namespace) -> Run:
+    """The run that the options describe, its policy, rate and seed still to be set. Raises `UsageError`."""
+    for name in ("replicas", "requests"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} {getattr(options, name)}: it must be at least 1")
+    config = configuration.Config()
+    if options.config is not None:
+        try:
+            config = configuration.load(options.config.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError, configuration.ConfigError) as error:
+            raise UsageError(f"--config {options.config}: {error}") from error
+    if options.index_size != 1.0:
+        oversize = config.routing.index_oversize * options.index_size
+        if not 0.1 <= oversize <= 10.0:
+            raise UsageError(f"--index-size {options.index_size:g}: {oversize:g} times the engine's is not in 0.1..10")
+        routing = msgspec.structs.replace(config.routing, index_oversize=oversize)
+        config = msgspec.structs.replace(config, routing=routing)
+    return Run(
+        source=_source(options),
+        policy="picker",
+        rate=options.rate or 1.0,
+        requests=options.requests,
+        replicas=options.replicas,
+        profile=options.profile,
+        speeds=_numbers("--speeds", options.speeds),
+        pickers=getattr(options, "pickers", 1),
+        config=config,
+        first_chunk_visible=not options.blind,
+        scrape_seconds=options.scrape_seconds,
+        metrics_age_seconds=options.metrics_age_seconds,
+        failures=tuple(_failure(text, options.replicas) for text in options.fail),
+        joins=tuple(options.join),
+    )
+
+
+def _source(options: argparse.Namespace) -> Source:
+    return Workload(options.workload) if options.trace is None else Trace(options.trace)
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(part) for part in text.split(",") if part)
+    except ValueError:
+        raise UsageError(f"{option} {text}: expected numbers separated by commas") from None
+    if any(not number > 0 for number in numbers):
+        raise UsageError(f"{option} {text}: every number must be above 0")
+    return numbers
+
+
+def loads(options: argparse.Namespace) -> tuple[float, ...]:
+    """Shares of the knee."""
+    return _numbers("--load", options.load)
+
+
+def seeds(options: argparse.Namespace) -> tuple[int, ...]:
+    """Seeds to run."""
+    try:
+        return tuple(int(part) for part in options.seed.split(","))
+    except ValueError:
+        raise UsageError(f"--seed {options.seed}: expected whole numbers separated by commas") from None
+
+
+def _failure(text: str, replicas: int) -> Failure:
+    number, at, seconds = text.partition("@")
+    try:
+        failure = Failure(int(number), float(seconds))
+    except ValueError:
+        raise UsageError(f"--fail {text}: expected REPLICA@SECONDS, like 2@30") from None
+    if not at or not 0 <= failure.replica < replicas:
+        raise UsageError(f"--fail {text}: replicas are 0..{replicas - 1}")
+    return failure
+
+
+def _policies(text: str) -> list[str]:
+    names = list(POLICIES) if text == "all" else [part for part in text.split(",") if part]
+    for name in names:
+        if name not in POLICIES:
+            raise UsageError(f"--policy {name}: choose from {', '.join(POLICIES)}")
+    return names
+
+
+@contextmanager
+def progress_bar(quiet: bool) -> Iterator[Callable[[str, int | None], Callable[[int], None]]]:
+    """Yields `track(label, total) -> callback(done)`; on standard error, only for a person."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    ) as progress:
+        task = progress.add_task("")
+
+        def track(label: str, total: int | None) -> Callable[[int], None]:
+            progress.reset(task, description=label, total=total)
+            return lambda done: progress.update(task, completed=done)
+
+        yield track
+
+
+def print_wide(shown: RenderableType) -> None:
+    """To standard output; not squeezed where that is no terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    console.print(shown)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Simulate and print. 0: done; 1: it could not be done; 2: wrong usage."""
+    try:
+        results = _results(options)
+    except UsageError as error:
+        print(f"picker simulate: {error}", file=sys.stderr)
+        return 2
+    except (TraceError, ValueError) as error:
+        print(f"picker simulate: {error}", file=sys.stderr)
+        return 1
+    summaries = [result for result, _ in results]
+    if options.json != "-":
+        print_wide(table(summaries))
+    if options.json is not None:
+        encoded = msgspec.json.format(msgspec.json.encode(summaries), indent=1).decode() + "\n"
+        if options.json == "-":
+            sys.stdout.write(encoded)
+        else:
+            Path(options.json).write_text(encoded, "utf-8")
+    return 0
+
+
+def _results(options: argparse.Namespace) -> list[tuple[Result, Records]]:
+    base = base_run(options)
+    names = _policies(options.policy)
+    if not 1 <= base.pickers <= 4:
+        raise UsageError(f"--pickers {base.pickers}: 1..4")
+    knees = Knees()
+    results = []
+    with progress_bar(options.quiet) as track:
+        rates: list[tuple[float | None, float]] = [(None, options.rate)]
+        if options.rate is None:
+            track("the knee", None)
+            knee = knees.rate(base)
+            rates = [(share, share * knee) for share in loads(options)]
+        for share, rate in rates:
+            for seed in seeds(options):
+                for name in names:
+                    at = "" if share is None else f" at {share:g}"
+                    callback = track(f"{name}{at}", base.requests)
+                    each = msgspec.structs.replace(base, policy=name, rate=rate, seed=seed)
+                    results.append(simulate(each, callback, share=share))
+    return results
+
+
+if __name__ == "__main__":
+    _parser = argparse.ArgumentParser(prog="picker simulate", allow_abbrev=False)
+    add_arguments(_parser)
+    sys.exit(run(_parser.parse_args()))

@@ -1,0 +1,312 @@
+"""The event loop: scripts of requests through routers to simulated model servers.
+
+One heap of `(time, order, what, argument)`; equal times keep the order in which they were
+scheduled, so a run is a function of its inputs. A router is told what it would be told in
+production and when: response headers of a stream at once, its first chunk when the first token
+is made, the end at the end, gauges as it scrapes them.
+
+Invariants (`check()`): every request that arrived is in flight on exactly one replica, or ended
+exactly once; the servers' and routers' own invariants.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from random import Random
+
+import msgspec
+
+from picker.decision import Usage
+from picker.sim.engine import EngineRequest, Kind, ModelServer
+from picker.sim.policies.policy import Gauges, Policy, Ticket
+from picker.sim.pooled_lru import PooledLru
+from picker.sim.profiles import Profile
+from picker.sim.records import Records
+from picker.sim.scripts import Script, SimRequest
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Replica number `replica` dies at `at_seconds`; its requests fail, and those sent there until it is noticed."""
+
+    replica: int
+    at_seconds: float
+
+
+class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the fleet and its routers are run."""
+
+    scrape_seconds: float | None = None
+    """Instead of each policy's own period; infinite: nobody scrapes."""
+    metrics_age_seconds: float = 0.0
+    """How old a reading is when it arrives."""
+    failures: tuple[Failure, ...] = ()
+    joins: tuple[float, ...] = ()
+    """When a further replica becomes ready."""
+    notice_seconds: float = 5.0
+    """From a replica's death to its leaving the pool."""
+    late_seconds: float = 2.0
+    late_share_max: float | None = None
+    """Stop early once more than this share of all requests got their first token later than `late_seconds`."""
+    requests: int | None = None
+    """How many the scripts hold in all, where that is known."""
+    check_every: int | None = None
+    """Check all invariants every so many events. For tests."""
+
+
+class _Replica:
+    """A model server and the requests on it."""
+
+    __slots__ = ("alive", "flights", "number", "scheduled_at", "server")
+
+    def __init__(self, number: int, server: ModelServer) -> None:
+        self.number = number
+        self.server = server
+        self.alive = True
+        self.flights: dict[object, _Flight] = {}
+        self.scheduled_at: float | None = None
+
+
+class _Flight:
+    """A request between its arrival and its end."""
+
+    __slots__ = ("arrived_at", "first_token_at", "policy", "replica", "request", "script", "ticket")
+
+    def __init__(self, request: SimRequest, script: Script, arrived_at: float, policy: Policy) -> None:
+        self.request = request
+        self.script = script
+        self.arrived_at = arrived_at
+        self.policy = policy
+        self.ticket: Ticket | None = None
+        self.replica: _Replica | None = None
+        self.first_token_at: float | None = None
+
+
+class Fleet:
+    """Replicas, routers and the clock between them."""
+
+    def __init__(
+        self,
+        profiles: Sequence[Profile],
+        policies: Sequence[Policy],
+        scripts: Iterator[Script],
+        *,
+        rng: Random,
+        options: FleetOptions,
+    ) -> None:
+        """One replica a profile; with several policies each request meets one of them at random."""
+        self.now = 0.0
+        self.records = Records(len(profiles) + len(options.joins))
+        self.replicas: list[_Replica] = []
+        self._profiles = list(profiles)
+        self._policies = list(policies)
+        self._scripts = scripts
+        self._rng = rng
+        self._options = options
+        self._events: list[tuple[float, int, Callable[..., None], object]] = []
+        self._order = 0
+        self._arrived = 0
+        self._open = 0  # sessions begun and not over
+        self._exhausted = False
+        self._late = 0
+        self._pooled = PooledLru(sum(profile.kv_capacity_tokens for profile in profiles))
+        for profile in profiles:
+            self._join(0.0, profile)
+        for at in options.joins:
+            self._at(at, self._join, profiles[0])
+        for failure in options.failures:
+            self._at(failure.at_seconds, self._fail, failure.replica)
+        self._at(0.0, self._sample_load, 1.0)
+        self._next_script()
+
+    def run(self, progress: Callable[[int], None] | None = None) -> Records:
+        """Play everything. `progress` gets the number of ended requests now and then."""
+        events, check_every, count = self._events, self._options.check_every, 0
+        while self._open or not self._exhausted:
+            at, _, what, argument = heappop(events)
+            self.now = at
+            what(at, argument)
+            count += 1
+            if progress is not None and not count & 1023:
+                progress(self.records.ended)
+            if check_every is not None and not count % check_every:
+                self.check()
+            if self._is_late():
+                self.records.stopped_early = True
+                break
+        self.records.close(self.now, self._pooled.hit_rate, [each.server for each in self.replicas])
+        if progress is not None:
+            progress(self.records.ended)
+        return self.records
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        in_flight = [flight for replica in self.replicas for flight in replica.flights.values()]
+        assert len(in_flight) + self.records.ended == self._arrived
+        for replica in self.replicas:
+            if replica.alive:
+                replica.server.check()
+                assert all(name in replica.server for name in replica.flights)
+        for policy in self._policies:
+            policy.check()
+
+    def _at(self, at: float, what: Callable[..., None], argument: object) -> None:
+        self._order += 1
+        heappush(self._events, (at, self._order, what, argument))
+
+    def _is_late(self) -> bool:
+        limit, total = self._options.late_share_max, self._options.requests
+        return limit is not None and total is not None and self._late > limit * total
+
+    # Requests ------------------------------------------------------------------------------
+
+    def _next_script(self) -> None:
+        script = next(self._scripts, None)
+        if script is None:
+            self._exhausted = True
+        else:
+            self._open += 1
+            self._at(script.at_seconds, self._begin, script)
+
+    def _begin(self, at: float, script: Script) -> None:
+        self._next_script()
+        self._arrive(at, script)
+
+    def _arrive(self, at: float, script: Script) -> None:
+        self._arrived += 1
+        request = script.request(self._arrived)
+        self._pooled.prompt(request.ids, request.prompt_tokens)
+        policies = self._policies
+        policy = policies[0] if len(policies) == 1 else policies[int(self._rng.random() * len(policies))]
+        flight = _Flight(request, script, at, policy)
+        ticket = flight.ticket = policy.pick(request, at)
+        if ticket is None:
+            self._end(at, flight, failed=True)
+            return
+        replica = flight.replica = self.replicas[ticket.replica]
+        if not replica.alive:  # connection refused: the proxy answers 503
+            policy.answered(ticket, 503, at)
+            self._end(at, flight, failed=True)
+            return
+        replica.flights[request.number] = flight
+        self._step(at, replica)
+        replica.server.submit(
+            at, EngineRequest(request.number, request.prompt_tokens, request.output_tokens, request.ids)
+        )
+        self._schedule(replica)
+        if request.streaming:
+            policy.answered(ticket, 200, at)
+
+    def _end(self, at: float, flight: _Flight, *, cached_tokens: int = 0, failed: bool = False) -> None:
+        """The request is over; the session goes on after its pause, or with a failed answer not at all."""
+        request, ticket = flight.request, flight.ticket
+        if ticket is not None:
+            usage = None if failed else Usage(input_tokens=request.prompt_tokens, output_tokens=request.output_tokens)
+            flight.policy.finished(ticket, request, usage, at)
+        self.records.add(
+            request,
+            arrived_at=flight.arrived_at,
+            first_token_at=flight.first_token_at,
+            ended_at=at,
+            cached_tokens=cached_tokens,
+            replica=None if flight.replica is None else flight.replica.number,
+            failed=failed,
+        )
+        if not failed:
+            self._pooled.answer(request.ids, request.prompt_tokens + request.output_tokens - 1)
+        pause = None if failed else flight.script.pause_seconds()
+        if pause is None:
+            self._open -= 1
+        else:
+            self._at(at + pause, self._arrive, flight.script)
+
+    # Replicas ------------------------------------------------------------------------------
+
+    def _schedule(self, replica: _Replica) -> None:
+        at = replica.server.next_event_at()
+        if at != replica.scheduled_at:
+            replica.scheduled_at = at
+            if at is not None:
+                self._at(at, self._wake, replica)
+
+    def _wake(self, at: float, replica: _Replica) -> None:
+        if at == replica.scheduled_at and replica.alive:
+            self._step(at, replica)
+            self._schedule(replica)
+
+    def _step(self, at: float, replica: _Replica) -> None:
+        for event in replica.server.advance(at):
+            if event.kind is Kind.FIRST_TOKEN:
+                flight = replica.flights[event.name]
+                flight.first_token_at = event.at
+                self._late += event.at - flight.arrived_at > self._options.late_seconds
+                if flight.request.streaming:
+                    assert flight.ticket is not None
+                    flight.policy.first_token(flight.ticket, flight.request, event.at)
+            elif event.kind is Kind.FINISHED:
+                flight = replica.flights.pop(event.name)
+                if not flight.request.streaming:
+                    assert flight.ticket is not None
+                    flight.policy.answered(flight.ticket, 200, event.at)
+                self._end(event.at, flight, cached_tokens=event.cached_tokens)
+
+    def _join(self, at: float, profile: Profile) -> None:
+        replica = _Replica(len(self.replicas), ModelServer(profile, at))
+        self.replicas.append(replica)
+        for policy in self._policies:
+            policy.join(replica.number, replica.server.cache, at)
+            period = self._period(policy)
+            if period is not None:
+                self._at(at + self._rng.random() * period, self._scrape, (policy, replica, period))
+
+    def _fail(self, at: float, number: object) -> None:
+        assert isinstance(number, int)
+        replica = self.replicas[number]
+        self._step(at, replica)
+        replica.alive = False
+        flights = list(replica.flights.values())
+        replica.flights.clear()
+        for flight in flights:
+            self._end(at, flight, failed=True)
+        self._at(at + self._options.notice_seconds, self._leave, replica)
+
+    def _leave(self, at: float, replica: _Replica) -> None:
+        for policy in self._policies:
+            policy.leave(replica.number, at)
+
+    # Gauges --------------------------------------------------------------------------------
+
+    def _period(self, policy: Policy) -> float | None:
+        period = policy.scrape_seconds
+        if period is None:
+            return None
+        if self._options.scrape_seconds is not None:
+            period = self._options.scrape_seconds
+        return period if 0.0 < period < float("inf") else None
+
+    def _scrape(self, at: float, what: tuple[Policy, _Replica, float]) -> None:
+        policy, replica, period = what
+        if not replica.alive:
+            return
+        server = replica.server
+        gauges = Gauges(
+            taken_at_seconds=at,
+            waiting_requests=server.waiting,
+            running_requests=server.running,
+            kv_cache_utilization=server.utilization(at),
+            kv_capacity_tokens=server.profile.kv_capacity_tokens,
+            prompt_tokens_total=server.prompt_tokens_total,
+        )
+        age = self._options.metrics_age_seconds
+        if age:
+            self._at(at + age, self._deliver, (policy, replica, gauges))
+        else:
+            policy.scraped(replica.number, gauges)
+        self._at(at + period, self._scrape, what)
+
+    def _deliver(self, at: float, what: tuple[Policy, _Replica, Gauges]) -> None:
+        policy, replica, gauges = what
+        if replica.alive:
+            policy.scraped(replica.number, gauges)
+
+    def _sample_load(self, at: float, period: float) -> None:
+        self.records.load(at, [len(replica.flights) for replica in self.replicas])
+        self._at(at + period, self._sample_load, period)
