@@ -18,7 +18,7 @@ from picker.edge.http_get import HttpError, HttpGetter, Page
 from picker.engines import Engine, engine_named, names, read, recognise
 from picker.pool.endpoint import EndpointSpec, EngineSample, split_address
 
-PAGE_BYTES_MAX = 4 * 1024 * 1024
+PAGE_BYTES_MAX = 2 * 1024 * 1024
 MODELS_MAX = 4096
 BACKOFF_INTERVALS_MAX = 8
 JITTER = 0.1

@@ -102,7 +102,7 @@ class Histogram:
 
 @lru_cache(maxsize=64)
 def _bound_texts(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    return tuple(floatToGoString(bound) for bound in bounds)
+    return tuple(floatToGoString(bound) for bound in bounds)  # type: ignore[no-untyped-call]
 
 
 def family(name: str, help_text: str, kind: Kind, lines: Iterable[Line], openmetrics: bool) -> Iterator[str]:

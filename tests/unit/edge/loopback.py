@@ -1,6 +1,7 @@
 """A scripted HTTP server on the loopback: each request is answered with the bytes it is told to send."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 
 Script = Callable[[bytes], bytes | None]
@@ -14,15 +15,16 @@ def answer(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
 
 
 class LoopbackServer:
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
         self.script = script
+        self._tls = tls
         self.requests: list[bytes] = []
         self.connections = 0
         self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> "LoopbackServer":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

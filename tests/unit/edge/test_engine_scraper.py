@@ -5,15 +5,17 @@ import logging
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from picker.config import EngineMetrics
 from picker.edge.engine_scraper import EngineScraper
+from picker.edge.tls import self_signed, server_context
 from picker.pool.endpoint import EndpointSpec, EngineSample
 from tests.unit.edge.loopback import LoopbackServer, Script, answer
 
@@ -313,3 +315,20 @@ def test_gpu_utilization_joins_the_sample() -> None:
             assert sink.samples[0].running_requests == 12
 
     run(scenario())
+
+
+@pytest.mark.parametrize("loop_factory", [None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_https_is_verified_unless_told_otherwise(loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
+    async def scenario() -> None:
+        context = server_context(self_signed())
+        context.set_alpn_protocols(["http/1.1"])
+        async with LoopbackServer(vllm, tls=context) as server:
+            for skip in (False, True):
+                settings = EngineMetrics(interval_seconds=0.05, scheme="https", insecure_skip_verify=skip)
+                async with scraping([spec(server.port, engine="vllm")], settings) as (sink, _):
+                    await sink.until(lambda: sink.samples or sink.failures)
+                    assert bool(sink.samples) == skip
+                    assert skip or "self-signed certificate" in sink.failures[0][1]
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(asyncio.wait_for(scenario(), 30))
