@@ -64,6 +64,11 @@ class Recorded:
         """Every value of a header, in order."""
         return [value for key, value in self.headers if key.lower() == name]
 
+    async def all_here(self) -> None:
+        """Wait for the end of the request, or for the other side to leave."""
+        while not (self.complete.is_set() or self.gone.is_set()):  # noqa: ASYNC110 (set by other threads)
+            await asyncio.sleep(0.01)
+
     async def let_go(self) -> None:
         """Wait for `release`, or for the other side to leave."""
         while not (self.release.is_set() or self.gone.is_set()):  # noqa: ASYNC110 (set by other threads)
@@ -198,6 +203,9 @@ async def _sse(request: Recorded, answer: Answer) -> None:
         if number == stall:
             await request.let_go()
         await answer.chunk(event)
+    if request.query.get("early"):
+        # An answer that ends before its request would have the rest of it cut off.
+        await request.all_here()
     await answer.end()
 
 
@@ -311,14 +319,15 @@ class _Http1Connection:
             if request.values("upgrade"):
                 await self._tunnel(request)
                 return
+            answer = _Http1Answer(self.writer)
+            early = asyncio.create_task(self._upstream.answer(request, answer)) if request.query.get("early") else None
             try:
                 await self._read_body(request)
             except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 request.gone.set()
                 raise
             request.complete.set()
-            answer = _Http1Answer(self.writer)
-            answering = asyncio.create_task(self._upstream.answer(request, answer))
+            answering = early or asyncio.create_task(self._upstream.answer(request, answer))
             watching = asyncio.create_task(self._reader.read(3))
             await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
