@@ -11,8 +11,8 @@ class _Body(msgspec.Struct):
     model: str | None = None
     tools: Raw = NO_RAW
     stream: bool | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    max_tokens: float | None = None
+    max_completion_tokens: float | None = None
     cache_salt: str | None = None
 
 

@@ -1,9 +1,14 @@
 """POST .../completions (OpenAI): text, a list of texts, token ids, or lists of token ids."""
 
+import re
+
 import msgspec
 
 from picker.api.messages_text import NO_RAW, Pieces, Raw, put_text
 from picker.api.request import InferenceRequest, token_ids
+
+_LIST_START = re.compile(rb"\[[ \t\r\n]*(.)", re.DOTALL)
+_NUMBER_STARTS = frozenset(b"%c" % each for each in b"-0123456789")
 
 _decode_ids = msgspec.json.Decoder(list[int]).decode
 _decode_many_ids = msgspec.json.Decoder(list[list[int]]).decode
@@ -14,7 +19,7 @@ class _Body(msgspec.Struct):
     prompt: Raw = NO_RAW
     model: str | None = None
     stream: bool | None = None
-    max_tokens: int | None = None
+    max_tokens: float | None = None
     cache_salt: str | None = None
 
 
@@ -44,19 +49,21 @@ def flatten_prompts(prompts: Raw) -> tuple[bytes, int, bool]:
     """
     if not prompts:
         return b"", 0, False
-    start = bytes(memoryview(prompts)[:64]).translate(None, b" \t\r\n")
-    if start[:1] != b"[":
+    shape = _LIST_START.match(memoryview(prompts))
+    if shape is None:
         pieces: Pieces = []
         put_text(prompts, pieces)
         prompt = b"".join(pieces)
         return prompt, len(prompt), False
-    if start[1:2] in b"-0123456789" and start[1:2]:
+    first_byte = bytes(shape[1])
+    if first_byte in _NUMBER_STARTS:
         prompt = token_ids(_decode_ids(prompts))
         return prompt, len(prompt), True
-    if start[1:2] == b"[":
+    if first_byte == b"[":
         lists = _decode_many_ids(prompts)
         return token_ids(lists[0]), 4 * sum(map(len, lists)), True
-    texts: Pieces = []
-    for text in _decode_texts(prompts):
-        put_text(text, texts)
-    return (bytes(texts[0]) if texts else b""), sum(map(len, texts)), False
+    texts = _decode_texts(prompts)
+    first: Pieces = []
+    if texts:
+        put_text(texts[0], first)
+    return b"".join(first), max(0, sum(map(len, texts)) - 2 * len(texts)), False  # all but their quotes

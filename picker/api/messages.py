@@ -12,7 +12,7 @@ class _Body(msgspec.Struct):
     tools: Raw = NO_RAW
     model: str | None = None
     stream: bool | None = None
-    max_tokens: int | None = None
+    max_tokens: float | None = None
     cache_salt: str | None = None
 
 

@@ -3,6 +3,9 @@
 Text is taken as the client wrote it, JSON escapes and all: never unescaped, so that a 400 KB
 prompt is skipped over rather than decoded (docs/decisions/0004). The same client writes the same
 text the same way, and that is what prefixes need.
+
+The structs take part in no reference cycle, so the collector need not track them (`gc=False`): a
+body of many tiny parts costs a third.
 """
 
 import msgspec
@@ -16,9 +19,10 @@ Pieces = list[bytes | memoryview]
 
 _QUOTE = ord('"')
 _LIST = ord("[")
+_OBJECT = ord("{")
 
 
-class Part(msgspec.Struct):
+class Part(msgspec.Struct, gc=False):
     """One content part, whatever its type: text counts, media count by digest, the rest as it stands."""
 
     type: str = ""
@@ -30,26 +34,43 @@ class Part(msgspec.Struct):
     video_url: Raw = NO_RAW
     file: Raw = NO_RAW
     file_data: Raw = NO_RAW
+    file_id: Raw = NO_RAW
+    file_url: Raw = NO_RAW
     source: Raw = NO_RAW
     content: Raw = NO_RAW
-    """Anthropic: what a tool answered (`tool_result`)."""
+    """Anthropic: what a tool answered (`tool_result`), or what a search found."""
     input: Raw = NO_RAW
     """Anthropic: what a tool is asked (`tool_use`)."""
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, gc=False):
     """One turn. `content` is a string, a list of parts, or null."""
 
     role: str = ""
     content: Raw = NO_RAW
     tool_calls: Raw = NO_RAW
     reasoning_content: Raw = NO_RAW
+    reasoning: Raw = NO_RAW
+    """The same in newer engines."""
+
+
+class _Locator(msgspec.Struct, gc=False):
+    """Where a medium lies, as each API writes it; what stands beside it (detail, format) is not the medium."""
+
+    type: str = ""
+    url: Raw = NO_RAW
+    data: Raw = NO_RAW
+    file_data: Raw = NO_RAW
+    file_id: Raw = NO_RAW
 
 
 _TEXTS = ("text", "thinking", "input")
-_MEDIA = ("image_url", "input_audio", "audio_url", "video_url", "file", "file_data", "source")
+_MEDIA = ("image_url", "input_audio", "audio_url", "video_url", "file", "file_data", "file_id", "file_url", "source")
+_LOCATIONS = ("url", "data", "file_data", "file_id")
 
 _decode_parts = msgspec.json.Decoder(list[Part | str]).decode
+_decode_part = msgspec.json.Decoder(Part).decode
+_decode_locator = msgspec.json.Decoder(_Locator).decode
 
 
 def put_messages(messages: list[Message], pieces: Pieces) -> bool:
@@ -59,15 +80,17 @@ def put_messages(messages: list[Message], pieces: Pieces) -> bool:
         pieces.append(b"\x00%b\n" % message.role.encode("utf-8", "surrogatepass"))
         if put_content(message.content, pieces):
             has_media = True
-        if message.reasoning_content:
-            put_text(message.reasoning_content, pieces)
-        if message.tool_calls:
-            put_text(message.tool_calls, pieces)
+        for raw in (message.reasoning_content, message.reasoning, message.tool_calls):
+            if raw:
+                put_text(raw, pieces)
     return has_media
 
 
-def put_content(content: Raw, pieces: Pieces) -> bool:
-    """Append a content's text to `pieces`. True if it holds media. Raises `msgspec.ValidationError`."""
+def put_content(content: Raw, pieces: Pieces, *, nested: bool = False) -> bool:
+    """Append a content's text to `pieces`. True if it holds media. Raises `msgspec.ValidationError`.
+
+    `nested`: a content within a part (what a tool answered); what lies deeper still counts as it stands.
+    """
     if not content:
         return False
     if not is_list(content):
@@ -77,19 +100,51 @@ def put_content(content: Raw, pieces: Pieces) -> bool:
     for part in _decode_parts(content):
         if isinstance(part, str):
             pieces.append(msgspec.json.encode(part)[1:-1])
-            continue
-        for name in _TEXTS:
-            raw = getattr(part, name)
-            if raw:
-                put_text(raw, pieces)
-        for name in _MEDIA:
-            raw = getattr(part, name)
-            if raw:
-                pieces.append(medium(bytes(raw)))
-                has_media = True
-        if put_content(part.content, pieces):
+        elif _put_part(part, pieces, nested=nested):
             has_media = True
     return has_media
+
+
+def put_answer(answer: Raw, pieces: Pieces) -> bool:
+    """Append what a tool answered: a text, parts, or one part alone. True if it holds media (a screenshot)."""
+    if answer and memoryview(answer)[0] == _OBJECT:
+        return _put_part(_decode_part(answer), pieces, nested=True)
+    return put_content(answer, pieces, nested=True)
+
+
+def _put_part(part: Part, pieces: Pieces, *, nested: bool) -> bool:
+    has_media = False
+    for name in _TEXTS:
+        raw = getattr(part, name)
+        if raw:
+            put_text(raw, pieces)
+    for name in _MEDIA:
+        raw = getattr(part, name)
+        if raw and _put_medium(raw, pieces, is_source=name == "source"):
+            has_media = True
+    if nested:
+        if part.content:
+            put_text(part.content, pieces)
+    elif put_content(part.content, pieces, nested=True):
+        has_media = True
+    return has_media
+
+
+def _put_medium(raw: Raw, pieces: Pieces, *, is_source: bool) -> bool:
+    """Append a medium's stand-in. False where it is none: null, or a `source` that is text (Anthropic documents)."""
+    first = memoryview(raw)[0]
+    where = raw
+    if first == _OBJECT:
+        locator = _decode_locator(raw)
+        where = next((each for name in _LOCATIONS if (each := getattr(locator, name))), raw)
+        if is_source and locator.type == "text":
+            put_text(where, pieces)
+            return False
+    elif first != _QUOTE or is_source:
+        put_text(raw, pieces)
+        return False
+    pieces.append(medium(memoryview(where)))
+    return True
 
 
 def is_list(raw: Raw) -> bool:

@@ -37,7 +37,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt came as token ids: 4 bytes a token exactly."""
     has_media: bool = False
     stream: bool = False
-    max_tokens: int | None = None
+    max_tokens: float | None = None
+    """As the client wrote it: `10`, `10.0` and `1e1` are all valid, and so is nonsense below 0."""
     cache_salt: str | None = None
     previous_response_id: str | None = None
 
@@ -46,7 +47,7 @@ class InvalidBody(ValueError):
     """The body is not JSON. The text says where, never what it contains."""
 
 
-def medium(raw: bytes) -> bytes:
+def medium(raw: "bytes | memoryview") -> bytes:
     """The place-holder of a medium in a flattened prompt: `MEDIUM_BYTES` bytes of its digest."""
     digest = xxh3_128_digest(raw)
     return (digest * (MEDIUM_BYTES // len(digest) + 1))[:MEDIUM_BYTES]

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from picker.api.messages_text import NO_RAW, Message, Pieces, Raw, is_list, put_content, put_messages, put_text
+from picker.api.messages_text import NO_RAW, Message, Pieces, Raw, is_list, put_answer, put_messages, put_text
 from picker.api.request import InferenceRequest
 
 
@@ -22,7 +22,7 @@ class _Body(msgspec.Struct):
     tools: Raw = NO_RAW
     model: str | None = None
     stream: bool | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: float | None = None
     cache_salt: str | None = None
     previous_response_id: str | None = None
 
@@ -47,7 +47,7 @@ def parse(body: bytes) -> InferenceRequest:
             for raw in (item.arguments, item.input, item.action, item.summary):
                 if raw:
                     put_text(raw, pieces)
-            has_media |= put_content(item.output, pieces)
+            has_media |= put_answer(item.output, pieces)
     elif fields.input:
         pieces.append(b"\x00user\n")
         put_text(fields.input, pieces)
