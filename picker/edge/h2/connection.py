@@ -53,8 +53,8 @@ class Connection(asyncio.Protocol):
         self.peer = "unknown"
         self.streams: dict[int, H2Call] = {}
         self.sender = Sender(shared, self._drained, self._overflowed)
-        self.messages = Messages(shared, now)
         self.floods = Floods(shared.limits, now)
+        self.messages = Messages(shared, self.floods, now)
         self.upkeep = Upkeep(self, now)
         self.settled = False  # the peer's preface and SETTINGS have come
         self.closing = False

@@ -4,10 +4,17 @@ Invariants: `buffered` is the sum of the unfinished messages of the connection's
 the read in progress has added; a call with an unfinished message is in `partials`.
 """
 
+from typing import Final
+
 from picker.edge.h2 import frames
+from picker.edge.h2.allowance import Floods
 from picker.edge.h2.call import H2Call
 from picker.edge.h2.shared import Shared
 from picker.edge.transport import GrpcStatus
+
+
+_MESSAGE_BYTES_FREE: Final = 16
+"""Messages shorter than this, prefix and all, count as frames that move no data: 5 bytes buy a handler call."""
 
 
 class PartialMessage:
@@ -27,10 +34,11 @@ class PartialMessage:
 class Messages:
     """One connection's unfinished messages, and the delivery of whole ones."""
 
-    __slots__ = ("_shared", "buffered", "growing", "now", "partials")
+    __slots__ = ("_floods", "_shared", "buffered", "growing", "now", "partials")
 
-    def __init__(self, shared: Shared, now: float) -> None:
+    def __init__(self, shared: Shared, floods: Floods, now: float) -> None:
         self._shared = shared
+        self._floods = floods
         self.now = now  # when the read in progress began
         self.buffered = 0
         self.partials: dict[H2Call, PartialMessage] = {}
@@ -43,6 +51,7 @@ class Messages:
         if call.partial is not None:
             start = self._extend(call, call.partial, data, start, stop)
         unpack, message_max = frames.MESSAGE.unpack_from, self._shared.limits.message_bytes_max
+        first, count = start, 0
         while stop - start >= 5 and not call.ended:
             compressed, length = unpack(data, start)
             following = start + 5 + length
@@ -54,6 +63,9 @@ class Messages:
             except Exception as error:
                 call.fail(error)
             start = following
+            count += 1
+        if count * _MESSAGE_BYTES_FREE > start - first:
+            self._floods.spend_idle(count - (start - first) // _MESSAGE_BYTES_FREE)
         if start < stop and not call.ended:
             call.partial = self.partials[call] = PartialMessage(self.now)
             self._extend(call, call.partial, data, start, stop)

@@ -124,20 +124,25 @@ class Echo:
 class Wire:
     """One peer and its connection."""
 
-    def __init__(self, limits: H2Limits | None = None, *, greet: bool = True, shared: Shared | None = None) -> None:
+    def __init__(self, limits: H2Limits | None = None, *, greet: bool = True, beside: "Wire | None" = None) -> None:
+        """`beside`: another connection of the same server, with its clock, loop and handlers."""
         self.now = 1000.0
-        self.soon: list[Callable[[], None]] = []
+        self.soon: list[Callable[[], None]] = [] if beside is None else beside.soon
         self.timers: list[Timer] = []
         self.errors: list[BaseException] = []
         self.handlers: list[Echo] = []
-        self.shared = shared or Shared(
-            {"/test.Echo/Echo": lambda call: Echo(self, call)},
-            limits or H2Limits(),
-            on_error=self.errors.append,
-            clock=lambda: self.now,
-            call_soon=self.soon.append,
-            call_later=self._call_later,
-            call_ended=lambda: None,
+        self.shared = (
+            beside.shared
+            if beside is not None
+            else Shared(
+                {"/test.Echo/Echo": lambda call: Echo(self, call)},
+                limits or H2Limits(),
+                on_error=self.errors.append,
+                clock=lambda: self.now,
+                call_soon=self.soon.append,
+                call_later=self._call_later,
+                call_ended=lambda: None,
+            )
         )
         self.socket = Socket()
         self.connection = Connection(self.shared)
