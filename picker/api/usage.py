@@ -2,7 +2,8 @@
 
 A stream reports usage in its last events (OpenAI chat and completions, Responses), Anthropic's
 also in its first; a JSON answer near its end. So the reader keeps the first and the last few
-kilobytes and looks once, at the end: a chunk costs one append.
+kilobytes and looks once, at the end: a chunk costs one append. What is found depends on the bytes
+alone, never on where chunks begin.
 """
 
 import json
@@ -48,7 +49,7 @@ _decode_usage = msgspec.json.Decoder(_Usage).decode
 class UsageReader:
     """Feed it a response body chunk by chunk, ask `usage()` at the end."""
 
-    __slots__ = ("_head", "_head_open", "_tail", "_tail_bytes", "_whole", "sse")
+    __slots__ = ("_bytes", "_head", "_head_open", "_tail", "_tail_bytes", "sse")
 
     def __init__(self, *, sse: bool) -> None:
         self.sse = sse
@@ -56,30 +57,29 @@ class UsageReader:
         self._head_open = sse
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
-        self._whole = True
+        self._bytes = 0
 
     def feed(self, chunk: bytes) -> None:
         """One body chunk, as it passes."""
         if self._head_open:
             self._head = (self._head + chunk)[:HEAD_BYTES_MAX]
             self._head_open = len(self._head) < HEAD_BYTES_MAX
+        self._bytes += len(chunk)
         if len(chunk) > TAIL_BYTES_MAX:
             chunk = chunk[-TAIL_BYTES_MAX:]
             self._tail.clear()
             self._tail_bytes = 0
-            self._whole = False
         tail = self._tail
         tail.append(chunk)
         self._tail_bytes += len(chunk)
         while self._tail_bytes - len(tail[0]) >= TAIL_BYTES_MAX:
             self._tail_bytes -= len(tail.popleft())
-            self._whole = False
 
     def usage(self) -> Usage | None:
         """What the response reported; `None` where it reported nothing."""
-        tail = b"".join(self._tail)
+        tail = b"".join(self._tail)[-TAIL_BYTES_MAX:]
         if not self.sse:
-            found = _read(tail) if self._whole else None
+            found = _read(tail) if self._bytes <= TAIL_BYTES_MAX else None
             return _neutral(found or _scan(tail))
         last = next(_usages(reversed(list(event_data(tail)))), None) or _scan(tail)
         if last is None or last.input_tokens is None or last.cache_read_input_tokens is not None:
