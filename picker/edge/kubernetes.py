@@ -331,7 +331,7 @@ class KubernetesSource:
         self._log(level, f"{what}: {machine.health}: {machine.detail}; {kept}{_next_step(machine.health, what)}")
 
     def _tell_warnings(self) -> None:
-        warnings = [*self._builder.warnings, *self._malformed_warnings()]
+        warnings = [*(self._builder.warnings if self._pool is not None else ()), *self._malformed_warnings()]
         if self._pool_follower is not None and self._pool_follower.machine.synced and self._pool is None:
             warnings.append(
                 f"InferencePool {self._target.namespace}/{getattr(self._target, 'name', '')} does not exist"

@@ -86,7 +86,7 @@ class EndpointBuilder:
     ) -> list[EndpointSpec]:
         """All endpoints of those pods that match, in the pods' order."""
         if self._target != (match_labels, target_ports):
-            self._target, self._built = (dict(match_labels), target_ports), {}
+            self._target, self._built, self.warnings = (dict(match_labels), target_ports), {}, ()
         before, now = self._built, dict[str, tuple[Pod, PodEndpoints]]()
         endpoints: list[EndpointSpec] = []
         fresh = 0

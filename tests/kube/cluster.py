@@ -21,6 +21,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,6 +64,8 @@ class TestCluster:
         self.ca_file = self.folder / "ca.crt"
         self.admin_token = "admin-token"
         self._flags = list(flags)
+        # Children die with the *thread* that started them, so that thread must live as long as the cluster.
+        self._starter = ThreadPoolExecutor(max_workers=1)
         self._etcd: subprocess.Popen[bytes] | None = None
         self._api: subprocess.Popen[bytes] | None = None
         self._write_files()
@@ -153,6 +156,7 @@ class TestCluster:
         self.kill_api_server()
         _kill(self._etcd)
         self._etcd = None
+        self._starter.shutdown()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def log_tail(self) -> str:
@@ -160,10 +164,13 @@ class TestCluster:
         return (self.folder / "apiserver.log").read_text(errors="replace")[-2000:]
 
     def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
-                dying_with_us(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
-            )
+        def start() -> subprocess.Popen[bytes]:
+            with (self.folder / f"{name}.log").open("ab") as log:
+                return subprocess.Popen(
+                    dying_with_us(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+                )
+
+        return self._starter.submit(start).result()
 
     def _ready(self) -> bool:
         try:
@@ -260,8 +267,8 @@ def _kill(process: subprocess.Popen[bytes] | None) -> None:
 
 
 def _is_established(crd: dict[str, Any]) -> bool:
-    conditions = crd.get("status", {}).get("conditions", ())
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+    conditions = crd.get("status", {}).get("conditions")
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions or ())
 
 
 def write_ca(folder: Path, name: str = "test-ca") -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
