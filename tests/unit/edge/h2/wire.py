@@ -24,6 +24,7 @@ CALL_FIELDS = (
     (":method", "POST"),
     (":scheme", "http"),
     (":path", "/test.Echo/Echo"),
+    (":authority", "epp"),
     ("content-type", "application/grpc"),
     ("te", "trailers"),
 )
