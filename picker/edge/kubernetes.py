@@ -298,8 +298,8 @@ class KubernetesSource:
         if endpoints is None:
             return
         if endpoints != self._endpoints:
-            self._endpoints = endpoints
             self._on_endpoints(list(endpoints))
+            self._endpoints = endpoints
         if not self.synced and self._pool is not None:
             self.synced = True
             self._log("info", f"synced: {len(endpoints)} endpoints")
@@ -316,8 +316,8 @@ class KubernetesSource:
     def _publish_objectives(self) -> None:
         objectives = self._known_objectives()
         if objectives != self._objectives:
-            self._objectives = objectives
             self._on_objectives(dict(objectives))
+            self._objectives = objectives
 
     # Saying so
 

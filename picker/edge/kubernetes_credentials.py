@@ -5,6 +5,8 @@ load, and notices when the files behind it change (a service account's token is 
 hour or so, a CA less often). `kubernetes` is imported when first used: it costs a second.
 """
 
+import asyncio
+import importlib
 import ipaddress
 import os
 from collections.abc import Mapping
@@ -17,6 +19,8 @@ import msgspec
 import yaml
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+LOAD_SECONDS = 30.0
 
 _FILE_KEYS = ("tokenFile", "certificate-authority", "client-certificate", "client-key")
 
@@ -71,6 +75,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
     async def load(self) -> Any:
         """A `kubernetes.aio.client.Configuration`. Raises `CredentialsError`."""
+        # A second of importing: in a thread, so that the loop goes on meanwhile.
+        await asyncio.to_thread(importlib.import_module, "kubernetes.aio.config")
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.config import ConfigException
 
@@ -79,7 +85,12 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
             if self.in_cluster:
                 self._load_in_cluster(configuration)
             else:
-                await self._load_kubeconfig(configuration)
+                async with asyncio.timeout(LOAD_SECONDS):
+                    await self._load_kubeconfig(configuration)
+        except TimeoutError as error:
+            raise CredentialsError(
+                f"{self.kubeconfig_path}: the exec plugin did not answer within {LOAD_SECONDS:.0f} s"
+            ) from error
         except (ConfigException, OSError, UnicodeError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
             where = str(self.service_account) if self.in_cluster else self.kubeconfig_path
             raise CredentialsError(f"cannot use {where}: {error}") from error
@@ -87,7 +98,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         # clusters exist whose CA lacks a key identifier.
         configuration.disable_strict_ssl_verification = True
         # aiohttp's own reading of NO_PROXY knows no CIDR, and API servers are often named by address.
-        configuration.client_session_kwargs = {"trust_env": False}
+        # A small buffer, so that a burst of events is worked through in short turns of the loop.
+        configuration.client_session_kwargs = {"trust_env": False, "read_bufsize": 128 * 1024}
         return configuration
 
     def _load_in_cluster(self, configuration: Any) -> None:

@@ -14,7 +14,6 @@ import http.client
 import ipaddress
 import json
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
@@ -141,15 +140,6 @@ class TestCluster:
         """Kill it and start it again: watches from before the newest change are then 410."""
         self.kill_api_server()
         self.start_api_server()
-
-    def pause_api_server(self) -> None:
-        """Connections stay open and nothing is answered, until `resume_api_server`."""
-        assert self._api is not None
-        self._api.send_signal(signal.SIGSTOP)
-
-    def resume_api_server(self) -> None:
-        assert self._api is not None
-        self._api.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End both processes and delete their folder."""
