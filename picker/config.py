@@ -208,9 +208,13 @@ RESTART_ONLY = ("tls.certificate_file", "tls.key_file", "limits.index_bytes_max"
 def load(text: str) -> Config:
     """Parse and check a configuration file. Raises `ConfigError`; an empty file is all defaults."""
     try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        tree = yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"not valid YAML: {_one_line(str(error))}") from None
+    except ConfigError:
+        raise
+    except ValueError as error:  # a scalar that looks like a date or carries a tag, and is none
+        raise ConfigError(f"not valid YAML: {_one_line(str(error))}; quote the text") from None
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
@@ -220,6 +224,24 @@ def load(text: str) -> Config:
         return msgspec.convert(tree, Config)
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(_in_words(error)) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe, and strict where YAML readers are silent: a key given twice is an error, not a contest."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        first: dict[str, yaml.Mark] = {}
+        for key, _ in node.value:
+            own = node.start_mark.index <= key.start_mark.index < node.end_mark.index  # not merged in by `<<`
+            if not (own and isinstance(key, yaml.ScalarNode)):
+                continue
+            mark = key.start_mark
+            earlier = first.setdefault(key.value, mark)
+            if earlier.index != mark.index:
+                raise ConfigError(
+                    f"line {mark.line + 1}: {key.value} is given twice (first in line {earlier.line + 1})"
+                )
+        return super().construct_mapping(node, deep)
 
 
 def warnings(config: Config) -> tuple[str, ...]:
