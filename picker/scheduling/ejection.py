@@ -9,6 +9,9 @@ from picker.config import Ejection
 from picker.pool.endpoint import Endpoint
 from picker.pool.inflight import Charge
 
+_DOUBLINGS_MAX = 64
+"""More would change nothing: from a microsecond, 64 doublings are longer than any limit; a float ends at 1,023."""
+
 
 class _State:
     __slots__ = ("ejections", "failures", "trial", "until_seconds")
@@ -54,7 +57,7 @@ class EjectionBook:
         if not on_trial and (state.failures < limits.failures or state.until_seconds is not None):
             return False
         seconds = min(limits.seconds * 2**state.ejections, limits.seconds_max)
-        state.ejections += 1
+        state.ejections = min(state.ejections + 1, _DOUBLINGS_MAX)
         state.until_seconds = now + seconds
         state.trial = None
         return True
