@@ -61,7 +61,7 @@ def parse_file(text: str) -> list[Target]:
     """A YAML or JSON document with `endpoints:`. Raises `SourceError`."""
     try:
         tree: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SourceError(f"not valid YAML: {' '.join(str(error).split())}") from None
     if isinstance(tree, list):
         tree = {"endpoints": tree}
@@ -147,6 +147,7 @@ class StaticSource:
         try:
             text = self._read()
             if text == self._text:
+                self._known.pop("", None)
                 return False
             self._text = text
             self._targets = parse_file(text)
@@ -182,7 +183,9 @@ class StaticSource:
             pass
         try:
             self._known[host] = await self._resolve(host)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: no host name at all (an empty or endless label)
             kept = self._known.get(host, [])
-            self._log("warning", "name does not resolve, its last addresses stay", name=host, kept=len(kept), error=str(error))
+            self._log(
+                "warning", "name does not resolve, its last addresses stay", name=host, kept=len(kept), error=str(error)
+            )
         return self._known.get(host, [])
