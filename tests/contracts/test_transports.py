@@ -1,17 +1,22 @@
 """One suite for every transport, with real clients: what `picker.edge.transport` promises, on the wire.
 
-Each test runs over h2 and grpcio, in plaintext and (where it matters) TLS, with grpcio's client and grpclib's.
+Each test runs over h2 and grpcio, on asyncio's loop and uvloop, in plaintext and (where it matters) TLS, with
+grpcio's client, grpclib's and hyper-h2's.
 """
 
 import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 import grpc
 import grpc.aio
+import h2.config
+import h2.connection
+import h2.events
 import pytest
+import uvloop
 
 from picker.edge.grpcio_transport import GrpcioTransport
 from picker.edge.h2 import H2Limits, H2Transport
@@ -20,6 +25,15 @@ from picker.edge.tls import self_signed, server_context
 from picker.edge.transport import Call, GrpcStatus
 
 TRANSPORTS = {"h2": H2Transport, "grpcio": GrpcioTransport}
+KINDS = ("h2", "h2 on uvloop", "grpcio", "grpcio on uvloop")
+
+
+def make(kind: str) -> type[H2Transport] | type[GrpcioTransport]:
+    return TRANSPORTS[kind.partition(" ")[0]]
+
+
+def run(kind: str, scenario: Coroutine[None, None, None]) -> None:
+    (uvloop.run if kind.endswith("uvloop") else asyncio.run)(scenario)
 
 
 class Echo:
@@ -65,7 +79,7 @@ class Server:
         self.errors: list[BaseException] = []
         self.health = HealthService()
         methods = {"/test.Echo/Echo": lambda call: Echo(call, self.log, self.held), **self.health.methods}
-        self.transport = TRANSPORTS[kind](
+        self.transport = make(kind)(
             methods, host="127.0.0.1", port=0, tls=tls, limits=limits, on_error=self.errors.append
         )
         self.tls = tls
@@ -94,7 +108,7 @@ class Server:
             yield channel.stream_stream("/test.Echo/Echo")
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -126,7 +140,7 @@ def test_messages_go_both_ways_and_the_call_ends_ok(kind: str) -> None:
             assert server.errors == []
             assert server.transport.open_calls == 0
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 @pytest.mark.parametrize("size", [16_379, 16_380, 65_530, 400_000, 3_000_000])
@@ -140,7 +154,7 @@ def test_messages_of_every_size_survive(kind: str, size: int) -> None:
                 message[:size],
             ]
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_many_calls_share_a_connection(kind: str) -> None:
@@ -154,7 +168,7 @@ def test_many_calls_share_a_connection(kind: str) -> None:
             await asyncio.gather(*(one(number) for number in range(100)))
             await eventually(lambda: server.log.count("closed") == 100)
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_an_error_status_reaches_the_peer_with_its_text(kind: str) -> None:
@@ -172,7 +186,7 @@ def test_an_error_status_reaches_the_peer_with_its_text(kind: str) -> None:
             await eventually(lambda: server.log.count("closed") == 2)
             assert "half_closed" not in server.log
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_a_handler_that_raises_harms_its_own_call_only_and_tells_the_peer_nothing(kind: str) -> None:
@@ -189,7 +203,7 @@ def test_a_handler_that_raises_harms_its_own_call_only_and_tells_the_peer_nothin
             assert await exchange(other, b"two") == [b"two"]
             await eventually(lambda: server.log.count("closed") == 2)
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_a_cancelled_call_closes_its_handler(kind: str) -> None:
@@ -203,7 +217,7 @@ def test_a_cancelled_call_closes_its_handler(kind: str) -> None:
             await eventually(lambda: server.transport.open_calls == 0)
             assert server.errors == []
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_a_lost_connection_closes_every_handler(kind: str) -> None:
@@ -217,7 +231,7 @@ def test_a_lost_connection_closes_every_handler(kind: str) -> None:
             await eventually(lambda: server.log.count("closed") == 10)
             assert server.errors == []
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_a_handler_may_send_and_finish_later(kind: str) -> None:
@@ -239,7 +253,7 @@ def test_a_handler_may_send_and_finish_later(kind: str) -> None:
             assert await half_closed.read() == b"last"
             assert await half_closed.code() is grpc.StatusCode.UNAVAILABLE
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_a_deadline_ends_the_call(kind: str) -> None:
@@ -250,7 +264,7 @@ def test_a_deadline_ends_the_call(kind: str) -> None:
             assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             await eventually(lambda: server.log == ["made", "closed"])
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 @pytest.mark.parametrize("path", ["/test.Echo/Nothing", "/no.Service/Echo"])
@@ -261,7 +275,7 @@ def test_unknown_methods_are_unimplemented(kind: str, path: str) -> None:
                 await channel.unary_unary(path)(b"")
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_a_message_above_the_limit_is_refused_and_the_next_call_served(kind: str) -> None:
@@ -272,7 +286,7 @@ def test_a_message_above_the_limit_is_refused_and_the_next_call_served(kind: str
             assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert await exchange(echo(), bytes(100_000)) == [bytes(100_000)]
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_a_compressed_message_is_refused_or_read_never_passed_on_as_it_is(kind: str) -> None:
@@ -294,19 +308,19 @@ def test_a_compressed_message_is_refused_or_read_never_passed_on_as_it_is(kind: 
                 assert answer == b"a" * 10_000
                 call.cancel()
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_a_port_in_use_is_an_oserror_that_names_it(kind: str) -> None:
     async def scenario(port: int) -> None:
-        transport = TRANSPORTS[kind]({}, host="127.0.0.1", port=port, on_error=print)
+        transport = make(kind)({}, host="127.0.0.1", port=port, on_error=print)
         with pytest.raises(OSError, match=rf"127\.0\.0\.1:{port}.*in use"):
             await transport.start()
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        asyncio.run(scenario(taken.getsockname()[1]))
+        run(kind, scenario(taken.getsockname()[1]))
 
 
 def test_the_peer_is_named(kind: str) -> None:
@@ -317,7 +331,7 @@ def test_the_peer_is_named(kind: str) -> None:
             assert host == "127.0.0.1"
             assert int(port) > 0
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_draining_lets_calls_finish_and_refuses_new_ones(kind: str) -> None:
@@ -337,7 +351,7 @@ def test_draining_lets_calls_finish_and_refuses_new_ones(kind: str) -> None:
             assert await exchange(call, b"four") == [b"four"]
             assert await waiting is True
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_stopping_ends_what_runs(kind: str) -> None:
@@ -351,7 +365,7 @@ def test_stopping_ends_what_runs(kind: str) -> None:
             assert await call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
             await server.transport.stop()
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_tls_certificates_can_be_replaced(kind: str) -> None:
@@ -370,7 +384,7 @@ def test_tls_certificates_can_be_replaced(kind: str) -> None:
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             assert await exchange(held, b"four") == [b"four"]
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_tls_cannot_be_replaced_where_there_is_none(kind: str) -> None:
@@ -379,7 +393,7 @@ def test_tls_cannot_be_replaced_where_there_is_none(kind: str) -> None:
             with pytest.raises(ValueError, match="plaintext"):
                 server.transport.replace_tls(server_context(self_signed()))
 
-    asyncio.run(scenario())
+    run(kind, scenario())
 
 
 def test_health_is_served_to_real_stubs(kind: str) -> None:
@@ -403,7 +417,33 @@ def test_health_is_served_to_real_stubs(kind: str) -> None:
             watch.cancel()
             unknown.cancel()
 
-    asyncio.run(scenario())
+    run(kind, scenario())
+
+
+def test_a_proxy_that_pings_is_not_punished(kind: str) -> None:
+    """Envoy's connection_keepalive: grpcio's default answers a few pings without data with GOAWAY too_many_pings."""
+
+    async def scenario() -> None:
+        async with Server(kind) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.transport.port)
+            client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+            client.initiate_connection()
+            fields = [(":method", "POST"), (":scheme", "http"), (":path", "/test.Echo/Echo"), (":authority", "epp")]
+            client.send_headers(1, [*fields, ("content-type", "application/grpc"), ("te", "trailers")])
+            client.send_data(1, b"\0\0\0\0\4hold")
+            answered = 0
+            for number in range(50):
+                client.ping(number.to_bytes(8, "big"))
+                writer.write(client.data_to_send())
+                while answered <= number:
+                    for event in client.receive_data(await reader.read(65_536)):
+                        assert not isinstance(event, h2.events.ConnectionTerminated), event
+                        answered += isinstance(event, h2.events.PingAckReceived)
+            assert len(server.held) == 1
+            assert server.log == ["made"]
+            writer.close()
+
+    run(kind, scenario())
 
 
 def test_grpclib_is_served(kind: str) -> None:
@@ -434,4 +474,4 @@ def test_grpclib_is_served(kind: str) -> None:
             finally:
                 channel.close()
 
-    asyncio.run(scenario())
+    run(kind, scenario())
