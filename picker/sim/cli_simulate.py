@@ -48,7 +48,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--replicas", type=int, default=8, metavar="N", help="model servers (default %(default)s)")
     parser.add_argument("--profile", choices=tuple(PROFILES), default=DEFAULT_PROFILE, help="default %(default)s")
+    parser.add_argument("--kv-tokens", type=int, metavar="N", help="KV capacity of a replica, not the profile's")
     parser.add_argument("--requests", type=int, default=4000, metavar="N", help="a run (default %(default)s)")
+    parser.add_argument(
+        "--warm-up", type=float, metavar="SHARE", help="requests played first, not measured (default 0.2; of a trace 0)"
+    )
     load = parser.add_mutually_exclusive_group()
     load.add_argument(
         "--load",
@@ -90,13 +94,20 @@ def base_run(options: argparse.Namespace) -> Run:
             raise UsageError(f"--index-size {options.index_size:g}: {oversize:g} times the engine's is not in 0.1..10")
         routing = msgspec.structs.replace(config.routing, index_oversize=oversize)
         config = msgspec.structs.replace(config, routing=routing)
+    warm_up = options.warm_up
+    if warm_up is None:
+        warm_up = 0.0 if options.trace is not None else 0.2
+    if not 0.0 <= warm_up < 1.0:
+        raise UsageError(f"--warm-up {warm_up:g}: it must be at least 0 and below 1")
     return Run(
         source=_source(options),
         policy="picker",
         rate=options.rate or 1.0,
         requests=options.requests,
+        warm_up=warm_up,
         replicas=options.replicas,
         profile=options.profile,
+        kv_tokens=options.kv_tokens,
         speeds=_numbers("--speeds", options.speeds),
         pickers=getattr(options, "pickers", 1),
         config=config,

@@ -31,6 +31,13 @@ class Failure(msgspec.Struct, frozen=True):
     at_seconds: float
 
 
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """End a run early once more than `late_share_max` of its measured requests waited too long for a first token."""
+
+    late_seconds: float
+    late_share_max: float
+
+
 class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the fleet and its routers are run."""
 
@@ -43,11 +50,9 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """When a further replica becomes ready."""
     notice_seconds: float = 5.0
     """From a replica's death to its leaving the pool."""
-    late_seconds: float = 2.0
-    late_share_max: float | None = None
-    """Stop early once more than this share of all requests got their first token later than `late_seconds`."""
-    requests: int | None = None
-    """How many the scripts hold in all, where that is known."""
+    requests: int = 0
+    """How many of them are measured; 0: unknown."""
+    stop: Stop | None = None
     check_every: int | None = None
     """Check all invariants every so many events. For tests."""
 
@@ -106,7 +111,10 @@ class Fleet:
         self._arrived = 0
         self._open = 0  # sessions begun and not over
         self._exhausted = False
-        self._late = 0
+        self._late = 0  # requests whose first token came later than the run's limit
+        stop = options.stop
+        self._late_seconds = stop.late_seconds if stop else float("inf")
+        self._late_max = stop.late_share_max * options.requests if stop and options.requests else float("inf")
         self._pooled = PooledLru(sum(profile.kv_capacity_tokens for profile in profiles))
         for profile in profiles:
             self._join(0.0, profile)
@@ -129,7 +137,7 @@ class Fleet:
                 progress(self.records.ended)
             if check_every is not None and not count % check_every:
                 self.check()
-            if self._is_late():
+            if self._late > self._late_max:
                 self.records.stopped_early = True
                 break
         self.records.close(self.now, self._pooled.hit_rate, [each.server for each in self.replicas])
@@ -152,10 +160,6 @@ class Fleet:
         self._order += 1
         heappush(self._events, (at, self._order, what, argument))
 
-    def _is_late(self) -> bool:
-        limit, total = self._options.late_share_max, self._options.requests
-        return limit is not None and total is not None and self._late > limit * total
-
     # Requests ------------------------------------------------------------------------------
 
     def _next_script(self) -> None:
@@ -163,6 +167,7 @@ class Fleet:
         if script is None:
             self._exhausted = True
         else:
+            assert script.at_seconds >= self.now, "scripts must come in the order of their start"
             self._open += 1
             self._at(script.at_seconds, self._begin, script)
 
@@ -173,7 +178,7 @@ class Fleet:
     def _arrive(self, at: float, script: Script) -> None:
         self._arrived += 1
         request = script.request(self._arrived)
-        self._pooled.prompt(request.ids, request.prompt_tokens)
+        self._pooled.prompt(request.ids, request.prompt_tokens, counted=request.measured)
         policies = self._policies
         policy = policies[0] if len(policies) == 1 else policies[int(self._rng.random() * len(policies))]
         flight = _Flight(request, script, at, policy)
@@ -237,7 +242,7 @@ class Fleet:
             if event.kind is Kind.FIRST_TOKEN:
                 flight = replica.flights[event.name]
                 flight.first_token_at = event.at
-                self._late += event.at - flight.arrived_at > self._options.late_seconds
+                self._late += flight.request.measured and event.at - flight.arrived_at > self._late_seconds
                 if flight.request.streaming:
                     assert flight.ticket is not None
                     flight.policy.first_token(flight.ticket, flight.request, event.at)

@@ -18,10 +18,12 @@ class PooledLru:
         self.prompt_tokens = 0
         self.hit_tokens = 0
 
-    def prompt(self, ids: "array[int]", prompt_tokens: int) -> None:
+    def prompt(self, ids: "array[int]", prompt_tokens: int, *, counted: bool = True) -> None:
         """A prompt arrives: what of it is cached, and then all of its full blocks are."""
-        self.prompt_tokens += prompt_tokens
-        self.hit_tokens += self._use(ids, prompt_tokens, prompt_tokens - 1) * BLOCK_TOKENS
+        hits = self._use(ids, prompt_tokens, prompt_tokens - 1)
+        if counted:
+            self.prompt_tokens += prompt_tokens
+            self.hit_tokens += hits * BLOCK_TOKENS
 
     def answer(self, ids: "array[int]", tokens: int) -> None:
         """A request of `tokens` in all, prompt and answer, is over."""

@@ -28,6 +28,8 @@ class Records:
         self.cached_tokens = array("q")
         self.replica = array("q")
         self.failed = 0
+        self.ended = 0
+        """Requests that are over: measured, failed, and those of the warm-up."""
         self.stopped_early = False
         self.load_at: list[float] = []
         self.load_counts: list[list[int]] = []
@@ -37,11 +39,6 @@ class Records:
         self.busy_seconds: list[float] = []
         self._load_every = 1
         self._load_seen = 0
-
-    @property
-    def ended(self) -> int:
-        """Requests that are over, failed ones among them."""
-        return len(self.arrived_at) + self.failed
 
     def add(
         self,
@@ -54,7 +51,10 @@ class Records:
         replica: int | None,
         failed: bool,
     ) -> None:
-        """One request ended. Of failed ones only the number is kept."""
+        """One request ended. Of failed ones only the number is kept, of the warm-up's nothing."""
+        self.ended += 1
+        if not request.measured:
+            return
         if failed or first_token_at is None or replica is None:
             self.failed += 1
             return

@@ -52,6 +52,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     profile: str
     requests: int
+    """Measured ones: those after the warm-up."""
     failed: int
     rate: float
     """Requests a second (of a trace: its speed) that the run was given."""
@@ -83,7 +84,7 @@ def summarise(records: Records, **facts: Any) -> Result:
     prompts = float(prompt.sum())
     later = float((output - 1).sum())
     return Result(
-        requests=records.ended,
+        requests=len(ttft) + records.failed,
         failed=records.failed,
         hit_rate=float(cached.sum()) / prompts if prompts else 0.0,
         ceiling_hit_rate=records.ceiling_hit_rate,

@@ -6,7 +6,6 @@ and the picker's of 1,024 bytes, 256 tokens at the simulator's 4 bytes a token.
 """
 
 from array import array
-from collections.abc import Iterator
 from typing import Protocol
 
 from picker.prefix.blocks import BLOCK_BYTES
@@ -27,6 +26,7 @@ class SimRequest:
     __slots__ = (
         "block_hashes",
         "ids",
+        "measured",
         "model",
         "number",
         "output_tokens",
@@ -46,6 +46,7 @@ class SimRequest:
         ids: "array[int]",
         block_hashes: "array[int]",
         streaming: bool,
+        measured: bool = True,
     ) -> None:
         self.number = number
         self.session = session
@@ -55,6 +56,7 @@ class SimRequest:
         self.ids = ids
         self.block_hashes = block_hashes
         self.streaming = streaming
+        self.measured = measured
 
     @property
     def prompt_blocks(self) -> int:
@@ -78,9 +80,11 @@ class Script(Protocol):
 class SessionScript:
     """A generated or traced session."""
 
-    __slots__ = ("_coarse", "_fine", "_next", "_session", "at_seconds")
+    __slots__ = ("_coarse", "_fine", "_next", "_session", "_warm_turns", "at_seconds")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, warm_turns: int = 0) -> None:
+        """Its first `warm_turns` turns are not measured."""
+        self._warm_turns = warm_turns
         self.at_seconds = session.at_seconds
         self._session = session
         self._next = 0
@@ -108,14 +112,10 @@ class SessionScript:
             ids=fine.ids,
             block_hashes=hashes,
             streaming=turn.streaming,
+            measured=self._next > self._warm_turns,
         )
 
     def pause_seconds(self) -> float | None:
         """Before the next turn."""
         turns = self._session.turns
         return turns[self._next].pause_seconds if self._next < len(turns) else None
-
-
-def from_sessions(sessions: Iterator[Session]) -> Iterator[Script]:
-    """Sessions as scripts, one at a time."""
-    return map(SessionScript, sessions)

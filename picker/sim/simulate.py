@@ -5,13 +5,14 @@ A run is a function of its `Run`: the same one gives the same records, on every 
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from math import sqrt
 from random import Random
 
 import msgspec
 
 from picker.config import Config
-from picker.sim.fleet import Failure, Fleet, FleetOptions
+from picker.sim.fleet import Failure, Fleet, FleetOptions, Stop
 from picker.sim.policies import POLICIES
 from picker.sim.policies.policy import Setting
 from picker.sim.profiles import DEFAULT_PROFILE, PROFILES, Profile
@@ -24,7 +25,10 @@ KNEE_TTFT_SECONDS = 2.0
 KNEE_PERCENTILE = 0.95
 KNEE_PRECISION = 1.03
 """The knee is found to within this factor."""
-_KNEE_STEPS_MAX = 24
+KNEE_IDLE_FACTOR = 1.5
+"""What replaces the 2 s where prompts are long: this times the 95th percentile on idle servers."""
+_KNEE_STEPS_MAX = 12
+_KNEE_SAMPLE = 500
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,9 +39,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     """Requests a second; of a trace its speed."""
     requests: int
+    warm_up: float = 0.2
+    """Share of the requests that are played first and not measured."""
     seed: int = 0
     replicas: int = 8
     profile: str = DEFAULT_PROFILE
+    kv_tokens: int | None = None
+    """KV capacity of a replica in place of the profile's."""
     speeds: tuple[float, ...] = ()
     """Factors of the replicas' speed, in turn; empty: all 1."""
     pickers: int = 1
@@ -54,12 +62,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         if self.profile not in PROFILES:
             raise ValueError(f"no profile {self.profile!r}: choose one of {', '.join(PROFILES)}")
         profile = PROFILES[self.profile]
+        if self.kv_tokens is not None:
+            profile = profile.with_capacity(self.kv_tokens)
         speeds = self.speeds or (1.0,)
         factors = [speeds[number % len(speeds)] for number in range(self.replicas)]
         return [profile if factor == 1.0 else profile.faster(factor) for factor in factors]
 
 
-def play(run: Run, progress: Callable[[int], None] | None = None, *, late_share_max: float | None = None) -> Records:
+def play(run: Run, progress: Callable[[int], None] | None = None, *, stop: Stop | None = None) -> Records:
     """Simulate. Raises `ValueError` that names what is wrong with the run."""
     if run.policy not in POLICIES:
         raise ValueError(f"no policy {run.policy!r}: choose one of {', '.join(POLICIES)}")
@@ -77,16 +87,15 @@ def play(run: Run, progress: Callable[[int], None] | None = None, *, late_share_
     fleet = Fleet(
         run.profiles(),
         policies,
-        run.source.scripts(run.seed, run.requests, run.rate),
+        run.source.scripts(run.seed, run.requests, run.rate, run.warm_up),
         rng=Random(f"{run.seed}/fleet"),
         options=FleetOptions(
             scrape_seconds=run.scrape_seconds,
             metrics_age_seconds=run.metrics_age_seconds,
             failures=run.failures,
             joins=run.joins,
-            late_seconds=KNEE_TTFT_SECONDS,
-            late_share_max=late_share_max,
-            requests=run.requests,
+            stop=stop,
+            requests=run.requests - int(run.warm_up * run.requests),
             check_every=run.check_every,
         ),
     )
@@ -121,38 +130,39 @@ class Knees:
 
     def rate(self, run: Run) -> float:
         """The knee for this run's source and replicas; its policy, seed and faults do not matter."""
-        key = (run.source, run.replicas, run.profile, run.speeds, run.requests)
+        key = (run.source, run.replicas, run.profile, run.kv_tokens, run.speeds, run.requests, run.warm_up)
         if key not in self._found:
             self._found[key] = _find_knee(run)
         return self._found[key]
 
 
 def _find_knee(run: Run) -> float:
-    """Bisection on a logarithmic scale, from a bracket grown by doubling."""
+    """Bisection on a logarithmic scale, from a bracket grown by doubling or halving."""
     quiet = msgspec.structs.replace(run, policy=KNEE_POLICY, pickers=1, seed=0, failures=(), joins=(), check_every=None)
+    limit = late_seconds(quiet)
+    share_max = 1.0 - KNEE_PERCENTILE
 
     def sustains(rate: float) -> bool:
-        share_max = 1.0 - KNEE_PERCENTILE
-        records = play(msgspec.structs.replace(quiet, rate=rate), late_share_max=share_max)
-        late = sum(ttft > KNEE_TTFT_SECONDS for ttft in records.ttft_seconds)
-        return not records.stopped_early and late <= share_max * records.ended
+        stop = Stop(late_seconds=limit, late_share_max=share_max)
+        records = play(msgspec.structs.replace(quiet, rate=rate), stop=stop)
+        late = sum(ttft > limit for ttft in records.ttft_seconds)
+        return not records.stopped_early and late <= share_max * len(records.ttft_seconds)
 
-    low = high = 1.0
+    factor = 2.0 if sustains(1.0) else 0.5
+    near = 1.0
     for _ in range(_KNEE_STEPS_MAX):
-        if sustains(high):
-            low, high = high, high * 2
-        elif low == high:
-            high = low = low / 2
-            if sustains(low):
-                high = low * 2
-                break
-        else:
+        far = near * factor
+        if sustains(far) != (factor > 1):
             break
+        near = far
     else:
         raise ValueError(
-            f"no knee between {low:g} and {high:g}: {run.requests} requests of {run.source.name} do not load "
-            f"{run.replicas} replicas enough, or always too much; give more requests, or a rate"
+            f"no knee up to {near:.3g}: {run.requests} requests of {run.source.name} cannot load {run.replicas} "
+            "replicas; give more requests, fewer or slower replicas, less KV cache, or a rate in place of a load"
+            if factor > 1
+            else f"no knee down to {near:.3g}: one request of {run.source.name} at a time is too much; give a rate"
         )
+    low, high = min(near, far), max(near, far)
     while high / low > KNEE_PRECISION:
         middle = sqrt(low * high)
         if sustains(middle):
@@ -160,3 +170,20 @@ def _find_knee(run: Run) -> float:
         else:
             high = middle
     return low
+
+
+def late_seconds(run: Run) -> float:
+    """2 s; where prompts are so long that idle servers need more, 1.5 times what those need (95th percentile)."""
+    profile = run.profiles()[0]
+    alone = []
+    for script in islice(run.source.scripts(run.seed, run.requests, 1.0, 0.0), _KNEE_SAMPLE):
+        request = script.request(0)
+        tokens = request.prompt_tokens
+        steps = -(-tokens // profile.batch_tokens_max)
+        alone.append(
+            profile.duration(prefill_tokens=tokens, token_pairs=tokens * tokens / 2)
+            + (steps - 1) * profile.step_seconds
+        )
+    alone.sort()
+    idle = alone[int(KNEE_PERCENTILE * (len(alone) - 1))] if alone else 0.0
+    return max(KNEE_TTFT_SECONDS, KNEE_IDLE_FACTOR * idle)

@@ -1,14 +1,30 @@
-"""Where a run's requests come from: a seeded workload or a file, at a chosen rate."""
+"""Where a run's requests come from: a seeded workload or a file, at a chosen rate.
 
-from collections.abc import Iterator
-from itertools import islice
+Which requests a run has must not depend on the policy, or means would not compare: so a run has
+the first N requests by *planned* time, when each answer takes no time. (The first N to arrive would
+favour slow policies with many young sessions; the first N by session would end in a long tail of
+the last sessions' turns, under no load.)
+
+A workload is met in the middle of its life: sessions that began in the `settle_seconds` before the
+run go on in it, so that as many are open at the start as at the end. Caches are cold at first, as
+after a roll-out: the first `warm_up` share of the requests is played but not measured.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from heapq import heappop, heappush, merge
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from picker.sim import traces, workloads
-from picker.sim.scripts import Script, from_sessions
+from picker.sim.prompts import Segment, Session
+from picker.sim.scripts import Script, SessionScript
+
+SETTLE_SECONDS: Mapping[str, float] = {"long": 120.0, "chat": 180.0, "agents": 60.0, "mixed": 180.0, "tools": 0.0}
+"""By workload: about three times a session's mean span, pauses only."""
 
 
 class Source(Protocol):
@@ -18,8 +34,12 @@ class Source(Protocol):
     def name(self) -> str:
         """For tables."""
 
-    def scripts(self, seed: int, requests: int, rate: float) -> Iterator[Script]:
-        """Scripts of at most `requests` requests; `rate` in requests a second, of a file its speed."""
+    @property
+    def unit(self) -> str:
+        """Of its rate."""
+
+    def scripts(self, seed: int, requests: int, rate: float, warm_up: float) -> Iterator[Script]:
+        """Scripts of at most `requests` requests, the first `warm_up` share of them not measured."""
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -28,10 +48,14 @@ class Workload(msgspec.Struct, frozen=True):
     name: str
     parameters: workloads.Parameters | None = None
 
-    def scripts(self, seed: int, requests: int, rate: float) -> Iterator[Script]:
-        """Sessions without end, cut after `requests` requests."""
-        stream = workloads.sessions(self.name, seed, rate, self.parameters)
-        return from_sessions(workloads.first_requests(stream, requests))
+    @property
+    def unit(self) -> str:
+        """Requests a second."""
+        return "/s"
+
+    def scripts(self, seed: int, requests: int, rate: float, warm_up: float) -> Iterator[Script]:
+        """Its first `requests` requests by planned time."""
+        return _scripts(_generated(self, seed, requests, rate, warm_up))
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -44,6 +68,108 @@ class Trace(msgspec.Struct, frozen=True):
         """The file's, without its kind."""
         return self.path.stem.removesuffix("_trace")
 
-    def scripts(self, seed: int, requests: int, rate: float) -> Iterator[Script]:
+    @property
+    def unit(self) -> str:
+        """Times as fast."""
+        return "x"
+
+    def scripts(self, seed: int, requests: int, rate: float, warm_up: float) -> Iterator[Script]:
         """Its first `requests` requests."""
-        return from_sessions(islice(traces.open_trace(self.path, seed, rate), requests))
+        return _scripts(_traced(self.path, seed, requests, rate, warm_up))
+
+
+class Planned(NamedTuple):
+    """A session and how many of its first turns belong to the warm-up."""
+
+    session: Session
+    warm_turns: int
+
+
+def _scripts(planned: list[Planned]) -> Iterator[Script]:
+    return (SessionScript(session, warm_turns) for session, warm_turns in planned)
+
+
+@lru_cache(maxsize=2)  # the next policy wants the same ones; they are read only
+def _generated(workload: Workload, seed: int, requests: int, rate: float, warm_up: float) -> list[Planned]:
+    stream = workloads.sessions(workload.name, seed, rate, workload.parameters)
+    return first_planned(settled(stream, SETTLE_SECONDS[workload.name]), requests, warm_up)
+
+
+@lru_cache(maxsize=2)
+def _traced(path: Path, seed: int, requests: int, rate: float, warm_up: float) -> list[Planned]:
+    return first_planned(traces.open_trace(path, seed, rate), requests, warm_up)
+
+
+def settled(stream: Iterator[Session], seconds: float) -> Iterator[Session]:
+    """The same traffic met `seconds` after its start: who is on the way by then goes on with its next turn."""
+    if seconds <= 0.0:
+        yield from stream
+        return
+    begun: list[Session] = []
+    later: list[Session] = []
+    for session in stream:
+        if session.at_seconds >= seconds:
+            later.append(session)
+            break
+        rest = _rest(session, seconds)
+        if rest is not None:
+            begun.append(rest)
+    begun.sort(key=_start)
+    moved = (
+        msgspec.structs.replace(session, at_seconds=session.at_seconds - seconds) for session in chain(later, stream)
+    )
+    yield from merge(begun, moved, key=_start)
+
+
+def _start(session: Session) -> float:
+    return session.at_seconds
+
+
+def _rest(session: Session, seconds: float) -> Session | None:
+    """What of a session is planned at `seconds` or later; what was said before stands before its first turn."""
+    at = session.at_seconds
+    said: list[Segment] = []
+    for index, turn in enumerate(session.turns):
+        at += turn.pause_seconds
+        if at >= seconds:
+            first = msgspec.structs.replace(turn, segments=(*said, *turn.segments), pause_seconds=0.0)
+            turns = (first, *session.turns[index + 1 :])
+            return msgspec.structs.replace(session, at_seconds=at - seconds, turns=turns)
+        said += (*turn.segments, turn.answer)
+    return None
+
+
+def first_planned(stream: Iterator[Session], requests: int, warm_up: float = 0.0) -> list[Planned]:
+    """The sessions that hold the first `requests` turns by planned time, cut to those turns."""
+    sessions: list[Session] = []
+    due: list[tuple[float, int]] = []  # (planned time, session index) of turns still to be counted
+    taken: list[int] = []  # turns of each session that are in
+    warm: list[int] = []
+    count = 0
+    warm_requests = int(warm_up * requests)
+
+    def take(until: float) -> None:
+        nonlocal count
+        while due and due[0][0] <= until and count < requests:
+            index = heappop(due)[1]
+            taken[index] += 1
+            warm[index] += count < warm_requests
+            count += 1
+
+    for session in stream:
+        take(session.at_seconds)
+        if count >= requests:
+            break
+        at = session.at_seconds
+        for turn in session.turns:
+            at += turn.pause_seconds
+            heappush(due, (at, len(sessions)))
+        sessions.append(session)
+        taken.append(0)
+        warm.append(0)
+    take(float("inf"))
+    return [
+        Planned(msgspec.structs.replace(session, turns=session.turns[:turns]), warm_turns)
+        for session, turns, warm_turns in zip(sessions, taken, warm, strict=True)
+        if turns
+    ]
