@@ -1,4 +1,5 @@
-"""A process that takes part in an election, for tests to kill: says `leading` or `following` on each change.
+"""A process that takes part in an election, for tests to kill. It says `leading` or `following` on each change, and
+what the election logs (who holds the lease).
 
     python -m tests.kube.participant KUBECONFIG NAMESPACE LEASE IDENTITY
 
@@ -23,13 +24,12 @@ async def take_part(kubeconfig: str, namespace: str, lease: str, identity: str) 
             lease=LeaseName(lease),
             identity=identity,
             on_change=lambda leads: print("leading" if leads else "following", flush=True),
-            log=lambda level, message, /, **_: print(level, message, file=sys.stderr, flush=True),
+            log=lambda level, message, /, **_: print(message, flush=True),
             rng=random.Random(identity),
         )
         releasing: list[asyncio.Task[None]] = []
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: releasing.append(loop.create_task(election.release())))
-        print("started", flush=True)
         await election.run()
         await asyncio.gather(*releasing)
 

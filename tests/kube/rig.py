@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import functools
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import uvloop
 import yaml
 
 from picker.edge.kubernetes import KubernetesSource, PoolTarget, SelectorTarget
@@ -151,10 +153,12 @@ def pool(
 
 
 def with_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """An async test, run in a loop of its own."""
+    """An async test, in a loop of its own: uvloop as in production, or asyncio's if PICKER_TEST_LOOP says so."""
+    factory = None if os.environ.get("PICKER_TEST_LOOP") == "asyncio" else uvloop.new_event_loop
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(test(*args, **kwargs))
 
     return run
