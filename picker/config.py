@@ -112,8 +112,8 @@ class Routing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 4.0
     shared_weight: Annotated[
         Share,
-        Meta(description="Weight of unmatched tokens that many prompts share: a copy is an investment. 1 = off."),
-    ] = 1.0
+        Meta(description="Least weight of unmatched tokens that many prompts share (a copy is an investment); 1: off."),
+    ] = 0.05
     explore_regret_seconds: Annotated[
         Seconds, Meta(description="Exploration takes another endpoint only if it costs at most this much more.")
     ] = 0.2

@@ -8,7 +8,6 @@ them does I/O, reads a clock or rolls dice: `now` and `rng` are passed in.
 
 from array import array
 from collections.abc import Iterable, Sequence
-from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from picker.api.request import BYTES_PER_TOKEN_ID, InferenceRequest
 from picker.config import Config
 from picker.decision import Decision, Picked, Reason, Shed, Unavailable, Usage
 from picker.flowcontrol import objectives, saturation
+from picker.pool.backoff import Rng
 from picker.pool.datastore import Change, Datastore
 from picker.pool.endpoint import Endpoint, EndpointSpec, EngineSample
 from picker.pool.inflight import Charge, InflightLedger
@@ -90,7 +90,15 @@ class Director:
     def reconfigure(self, config: Config) -> None:
         """Other knobs from now on; books and index stay."""
         self.config = config
-        self.datastore.stale_seconds = config.engine_metrics.stale_seconds
+        self.datastore.reconfigure(
+            stale_seconds=config.engine_metrics.stale_seconds,
+            default_capacity_tokens=config.routing.kv_capacity_tokens,
+        )
+        self.index.default_capacity_blocks = self._index_blocks(config.routing.kv_capacity_tokens)
+        for endpoint in self.datastore.endpoints:
+            sample = self.datastore.samples.get(endpoint.spec.uid)
+            capacity = sample.kv_capacity_tokens if sample is not None else None
+            self.index.set_capacity(endpoint.slot, None if capacity is None else self._index_blocks(capacity))
         self.rates.reconfigure(config.routing, models_max=config.limits.models_max)
 
     def replace_endpoints(self, specs: Iterable[EndpointSpec]) -> Change:
@@ -123,7 +131,7 @@ class Director:
         request: InferenceRequest,
         *,
         now: float,
-        rng: Random,
+        rng: Rng,
         subset: Sequence[str] | None = None,
         objective: str | None = None,
         first_chunk_visible: bool = False,
@@ -147,8 +155,8 @@ class Director:
         hashes = request.block_hashes
         if hashes is None:
             hashes = block_hashes(chain_seed(request.model, request.cache_salt), request.prompt)
-        match = self.index.match(hashes) if hashes else NO_MATCH
-        view = _View(snapshot, hashes, match, self._columns(request, snapshot, match))
+        match = self.index.match(hashes, now) if hashes else NO_MATCH
+        view = _View(snapshot, hashes, match, self._columns(request, snapshot, match, now))
         hot = scheduler.hot_bits(match, self.config.threshold, self._bytes_per_token(request))
         choice = scheduler.choose(view.columns, hot, among, self.config, rng)
         return self._book(request, view, choice, now, first_chunk_visible)
@@ -156,7 +164,7 @@ class Director:
     def first_token(self, booking: Booking, now: float) -> None:
         """The first body chunk of a 2xx streamed answer: its prefill is over."""
         charge = booking.charge
-        if not charge.timed and self.ledger.first_token(charge):
+        if self.ledger.first_token(charge) and not charge.timed:
             tokens = charge.backlog_tokens + charge.prefill_tokens
             self.rates.observe_prefill(charge.endpoint.slot, tokens, now - charge.charged_at_seconds)
 
@@ -188,14 +196,17 @@ class Director:
         self.ledger.release(old)
         self.ejection.released(old)
         booking.charge = charge = self.ledger.charge(
-            endpoint, prefill_tokens=old.prefill_tokens, context_tokens=old.context_tokens, now=now
+            endpoint,
+            prefill_tokens=old.prefill_tokens,
+            context_tokens=old.context_tokens,
+            now=old.charged_at_seconds,  # it has been there all the time: rates are learned from then on
         )
         if not prefilling:
             self.ledger.first_token(charge)
         elif timed:
-            self.ledger.time_prefill(charge, now + self._prefill_seconds(charge))
+            self.ledger.time_prefill(charge, charge.charged_at_seconds + self._prefill_seconds(charge))
         if booking.hashes:
-            booking.recorded = self.index.record(booking.hashes, endpoint.slot)
+            booking.recorded = self.index.record(booking.hashes, endpoint.slot, now)
         return True
 
     def finish(self, booking: Booking, *, reached: bool, usage: Usage | None = None) -> None:
@@ -255,7 +266,7 @@ class Director:
     def _bytes_per_token(self, request: InferenceRequest) -> float:
         return BYTES_PER_TOKEN_ID if request.exact_tokens else self.rates.model(request.model).bytes_per_token
 
-    def _columns(self, request: InferenceRequest, snapshot: Snapshot, match: Match) -> Columns:
+    def _columns(self, request: InferenceRequest, snapshot: Snapshot, match: Match, now: float) -> Columns:
         width, routing = snapshot.width, self.config.routing
         sizes = self.rates.model(request.model)
         bytes_per_token = BYTES_PER_TOKEN_ID if request.exact_tokens else sizes.bytes_per_token
@@ -264,14 +275,20 @@ class Director:
         if request.max_tokens is not None:
             output = min(output, max(0, request.max_tokens))
         matched = scheduler.matched_tokens(match, width, bytes_per_token, tokens)
-        shared = min(tokens, match.shared_blocks * BLOCK_BYTES / bytes_per_token)
+        shared = (
+            scheduler.copy_weights(
+                match.shared, self.index.residence_seconds(now), routing.shared_weight, bytes_per_token, tokens
+            )
+            if match.shared and routing.shared_weight < 1.0
+            else ()
+        )
         requests, backlog, context = self.ledger.columns(width)
         return Columns(
             prompt_tokens=tokens,
             output_tokens=output,
             mean_uncached_tokens=self.rates.mean_uncached_tokens,
             matched_tokens=matched,
-            unmatched_tokens=scheduler.unmatched_tokens(matched, tokens, shared, routing.shared_weight),
+            unmatched_tokens=scheduler.unmatched_tokens(matched, tokens, shared),
             requests=requests,
             backlog_tokens=backlog,
             foreign_requests=snapshot.foreign_requests,
@@ -301,11 +318,11 @@ class Director:
         )
         self.rates.observe_uncached(uncached)
         self.ejection.picked(endpoint, charge, now)
-        recorded = self.index.record(hashes, slot) if hashes else None
+        recorded = self.index.record(hashes, slot, now) if hashes else None
         sized = None if request.has_media or request.exact_tokens else request.prompt_bytes
         slots = scheduler.ranked(choice, self.config.destinations_max) if self.config.destinations_max > 1 else (slot,)
         addresses = tuple(each.spec.address for at in slots if (each := snapshot.endpoints[at]) is not None)
-        reason = choice.reason if request.prompt_bytes else Reason.HEADERS
+        reason = choice.reason if request.prompt or request.block_hashes is not None else Reason.HEADERS
         return Picked(
             addresses=addresses,
             reason=reason,

@@ -19,11 +19,15 @@ Invariants (`check()`):
 * a slot's recency has exactly the nodes whose holders include it, keys rising towards the root;
 * `blocks_held[slot]` is the sum of the runs that slot holds, at most its capacity;
 * every (node, slot) has a heap entry whose key is at most its own;
-* children counts and the hash -> node map agree with the tree.
+* children counts and the hash -> node map agree with the tree;
+* what is known of branching is known of live nodes.
 """
 
 from array import array
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
+from math import exp
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +39,12 @@ NODE_BYTES = 330
 ENTRY_BYTES = 180
 """Measured resident bytes of one (node, holder) entry: recency, key, heap."""
 
+BRANCH_MEMORY_SECONDS = 60.0
+"""Time constant with which new continuations are forgotten."""
+RESIDENCE_SECONDS_MAX = 3600.0
+"""What is not evicted is thought to stay this long."""
+_RESIDENCE_STEP = 0.02
+
 _DEPTH_BITS = 24  # 16 M blocks of 1 KiB: no prompt is that deep
 _DEPTH_MASK = (1 << _DEPTH_BITS) - 1
 
@@ -43,16 +53,27 @@ class Match(msgspec.Struct, frozen=True):
     """How much of a prompt is held where.
 
     `steps`: `(slots as bitmask, matched blocks)`, every holder in exactly one step, in rising
-    order of blocks. `shared_blocks`: how many leading blocks lie above the last block with
-    `SHARED_CONTINUATIONS` different continuations. `blocks`: full blocks of the prompt.
+    order of blocks. `shared`: where other prompts part from this one, in rising order.
+    `blocks`: full blocks of the prompt.
     """
 
     steps: tuple[tuple[int, int], ...]
-    shared_blocks: int
+    shared: tuple["Shared", ...]
     blocks: int
 
 
-NO_MATCH = Match((), 0, 0)
+class Shared(NamedTuple):
+    """A place where prompts part: everything above it is a prefix that many share."""
+
+    blocks: int
+    """How deep it lies."""
+    branches_per_second: float
+    """How often a new continuation began here or below, lately."""
+    holders: int
+    """Endpoints that hold everything above it."""
+
+
+NO_MATCH = Match((), (), 0)
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -93,7 +114,10 @@ class PrefixIndex:
         self._capacity: dict[int, int] = {}
         self._entries = 0
         self._blocks = 0
-        self._tick = 0
+        self._tick = 0  # microseconds of the caller's clock, made unique
+        self._branching: dict[_Node, tuple[float, float]] = {}  # decayed count, as of when
+        self._residence = RESIDENCE_SECONDS_MAX
+        self._evicted_at = -RESIDENCE_SECONDS_MAX
 
     @property
     def blocks(self) -> int:
@@ -118,11 +142,16 @@ class PrefixIndex:
             self._capacity[slot] = max(1, blocks)
         self._evict(slot)
 
-    def match(self, hashes: "array[int]") -> Match:
+    def residence_seconds(self, now: float) -> float:
+        """How long what is not used again stays, lately: its age when capacity evicts it."""
+        return min(max(self._residence, now - self._evicted_at), RESIDENCE_SECONDS_MAX)
+
+    def match(self, hashes: "array[int]", now: float = 0.0) -> Match:
         """Walk the chain once for all endpoints. Matches are contiguous from the first block."""
         heads = self._heads
         total = len(hashes)
-        depth = shared = 0
+        depth = 0
+        shared: list[Shared] = []
         remaining = 0
         steps: list[tuple[int, int]] = []
         while depth < total:
@@ -139,18 +168,18 @@ class PrefixIndex:
             if depth + size <= total and run[-1] == hashes[depth + size - 1]:
                 depth += size
                 if node.children >= SHARED_CONTINUATIONS:
-                    shared = depth
+                    shared.append(Shared(depth, self._branch_rate(node, now), holders.bit_count()))
                 continue
             depth += _agreement(run, hashes, depth)
             break
         if remaining:
             steps.append((remaining, depth))
-        return Match(tuple(steps), shared, total)
+        return Match(tuple(steps), tuple(shared), total)
 
-    def record(self, hashes: "array[int]", slot: int) -> Recorded:
-        """`slot` is about to hold the whole chain. Makes it the slot's most recent."""
+    def record(self, hashes: "array[int]", slot: int, now: float = 0.0) -> Recorded:
+        """`slot` is about to hold the whole chain. Makes it the slot's most recent. `now`: seconds, any clock."""
         bit = 1 << slot
-        self._tick = tick = self._tick + 1
+        self._tick = tick = max(self._tick + 1, int(now * 1e6))
         recency = self._recency.get(slot)
         if recency is None:
             recency = self._recency[slot] = {}
@@ -159,10 +188,12 @@ class PrefixIndex:
         total = len(hashes)
         node = self._root
         depth = held = 0
-        path = []
+        path: list[_Node] = []
         while depth < total:
             child = self._heads.get(hashes[depth])
             if child is None:
+                if node.children and depth:
+                    self._branched((*path, node), now)
                 node = self._grow(node, hashes[depth:], slot, bit)
                 path.append(node)
                 break
@@ -194,7 +225,7 @@ class PrefixIndex:
         recency = self._recency.get(recorded.slot)
         if recency is None:
             return
-        path = []
+        path: list[_Node] = []
         depth = 0
         while depth < len(hashes):
             node = self._heads.get(hashes[depth])
@@ -238,6 +269,7 @@ class PrefixIndex:
             assert node.children == children.get(node, 0), "children miscounted"
         assert self._blocks == sum(len(node.run) for node in self._heads.values())
         assert self._entries == sum(len(recency) for recency in self._recency.values())
+        assert set(self._branching) <= set(self._heads.values())
         for slot, recency in self._recency.items():
             held = [node for node in self._heads.values() if node.holders >> slot & 1]
             assert set(held) == set(recency), "recency and holders disagree"
@@ -252,6 +284,16 @@ class PrefixIndex:
                     "a parent colder than its child"
                 )
                 assert queued[node] <= key, "a node that eviction cannot find"
+
+    def _branched(self, path: Iterable[_Node], now: float) -> None:
+        """A new continuation begins at the end of `path`."""
+        for node in path:
+            if node.children >= SHARED_CONTINUATIONS - 1:  # the new one is not counted yet
+                self._branching[node] = (self._branch_rate(node, now) * BRANCH_MEMORY_SECONDS + 1.0, now)
+
+    def _branch_rate(self, node: _Node, now: float) -> float:
+        count, since = self._branching.get(node, (0.0, now))
+        return count * exp((since - now) / BRANCH_MEMORY_SECONDS) / BRANCH_MEMORY_SECONDS
 
     def _grow(self, parent: _Node, rest: "array[int]", slot: int, bit: int) -> _Node:
         """New blocks below `parent`: in place where its run is a leaf of this slot alone."""
@@ -311,6 +353,7 @@ class PrefixIndex:
         parent.children -= 1
         self._blocks -= len(node.run)
         del self._heads[node.run[0]]
+        self._branching.pop(node, None)
 
     def _evict(self, slot: int) -> None:
         """Bring `slot` down to its capacity, coldest leaves first."""
@@ -318,6 +361,9 @@ class PrefixIndex:
         capacity = self._capacity.get(slot, self.default_capacity_blocks)
         while held > capacity:
             node = self._coldest(slot)
+            last_use = (self._recency[slot][node] >> _DEPTH_BITS) / 1e6
+            self._evicted_at = self._tick / 1e6
+            self._residence += _RESIDENCE_STEP * (self._evicted_at - last_use - self._residence)
             self._drop(node, slot, keep=max(0, len(node.run) - (held - capacity)))
             self.evicted_blocks_total += held - self.blocks_held[slot]
             held = self.blocks_held[slot]

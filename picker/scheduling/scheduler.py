@@ -10,16 +10,17 @@
 equal endpoints, do not herd. One draw decides on exploration, wherever two or more stand.
 """
 
-from random import Random
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from picker.config import Config
 from picker.decision import Reason
+from picker.pool.backoff import Rng
 from picker.pool.snapshot import Column, Mask, bits_to_mask
 from picker.prefix.blocks import BLOCK_BYTES
-from picker.prefix.index import Match
+from picker.prefix.index import Match, Shared
 from picker.scheduling import normalized
 from picker.scheduling.columns import Columns
 from picker.scheduling.scorers import SCORERS
@@ -62,14 +63,38 @@ def matched_tokens(match: Match, width: int, bytes_per_token: float, prompt_toke
     return column
 
 
-def unmatched_tokens(matched: Column, prompt_tokens: float, shared_tokens: float, shared_weight: float) -> Column:
-    """u_r, where what many prompts share counts less: a copy of it serves the next ones too."""
+def unmatched_tokens(matched: Column, prompt_tokens: float, shared: Iterable[tuple[float, float]]) -> Column:
+    """u_r, where what many prompts share counts less: a copy of it serves the next ones too.
+
+    `shared`: `(tokens from the start, weight)`, in rising order: each stretch counts at its weight.
+    """
     unmatched: Column = prompt_tokens - matched
-    if shared_weight < 1.0 and shared_tokens > 0.0:
-        missing_shared = np.maximum(shared_tokens - matched, 0.0)
-        missing_shared *= 1.0 - shared_weight
-        unmatched -= missing_shared
+    start = 0.0
+    for end, weight in shared:
+        missing = np.minimum(end - matched, end - start)
+        np.maximum(missing, 0.0, out=missing)
+        missing *= 1.0 - weight
+        unmatched -= missing
+        start = end
     return unmatched
+
+
+def copy_weights(
+    shared: Iterable[Shared], residence_seconds: float, floor: float, bytes_per_token: float, prompt_tokens: float
+) -> list[tuple[float, float]]:
+    """What a token of each shared stretch weighs: 1 / (1 + later uses of the copy).
+
+    A copy on one more endpoint will serve its part of the new continuations until it is evicted:
+    branches per second / (holders + 1) * residence. So a prefix that is asked for often, in a
+    pool that keeps things, is copied readily; one of many documents in a crowded pool is not.
+    """
+    return [
+        (
+            min(prompt_tokens, each.blocks * BLOCK_BYTES / bytes_per_token),
+            max(floor, 1.0 / (1.0 + each.branches_per_second * residence_seconds / (each.holders + 1))),
+        )
+        for each in shared
+    ]
 
 
 def hot_bits(match: Match, threshold: float, bytes_per_token: float) -> int:
@@ -89,7 +114,7 @@ def hot_bits(match: Match, threshold: float, bytes_per_token: float) -> int:
     return bits
 
 
-def choose(columns: Columns, hot: int, among: Mask | None, config: Config, rng: Random) -> Choice:
+def choose(columns: Columns, hot: int, among: Mask | None, config: Config, rng: Rng) -> Choice:
     """Apply the rule. `among`: the slots that stand; `None` is all. At least one must stand."""
     if config.scoring == "normalized":
         cost, seconds = normalized.cost(columns, config.weights)
@@ -130,14 +155,14 @@ def ranked(choice: Choice, count: int) -> list[int]:
     return [choice.slot, *rest[: count - 1]]
 
 
-def _least(cost: Column, rng: Random) -> int:
+def _least(cost: Column, rng: Rng) -> int:
     slot = int(cost.argmin())
     least = cost.item(slot)
     tied = (cost <= least + max(TIE_SECONDS, TIE_RATIO * least)).nonzero()[0]
     return slot if len(tied) <= 1 else tied.item(int(rng.random() * len(tied)))
 
 
-def _least_of(cost: Column, bits: int, rng: Random) -> int | None:
+def _least_of(cost: Column, bits: int, rng: Rng) -> int | None:
     """The least among the slots of a bitmask; `None` if none of them stands."""
     if bits.bit_count() > _FEW:
         masked = np.where(bits_to_mask(bits, len(cost)), cost, _INFINITY)

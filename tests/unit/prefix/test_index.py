@@ -19,21 +19,23 @@ def index() -> PrefixIndex:
 def test_matches_every_holder_to_its_own_depth(index):
     index.record(run(1, 2, 3, 4), 0)
     index.record(run(1, 2), 5)
-    assert index.match(run(1, 2, 3, 9)) == Match(((1 << 5, 2), (1 << 0, 3)), 0, 4)
+    assert index.match(run(1, 2, 3, 9)) == Match(((1 << 5, 2), (1 << 0, 3)), (), 4)
 
 
 def test_a_prefix_with_three_continuations_is_shared(index):
     for tail in (10, 20):
         index.record(run(1, 2, tail), 0)
-    assert index.match(run(1, 2, 10)).shared_blocks == 0
+    assert index.match(run(1, 2, 10)).shared == ()
     index.record(run(1, 2, 30), 0)
-    assert index.match(run(1, 2, 10)).shared_blocks == 2
+    (shared,) = index.match(run(1, 2, 10)).shared
+    assert (shared.blocks, shared.holders) == (2, 1)
+    assert shared.branches_per_second > 0
 
 
 def test_a_session_that_grows_is_not_shared(index):
     for length in range(1, 9):
         index.record(run(*range(1, length + 1)), 0)
-    assert index.match(run(*range(1, 9))) == Match(((1, 8),), 0, 8)
+    assert index.match(run(*range(1, 9))) == Match(((1, 8),), (), 8)
     assert index.entries == 1, "one chain of one endpoint stays one node"
 
 
