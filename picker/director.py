@@ -287,6 +287,7 @@ class Director:
             prompt_tokens=tokens,
             output_tokens=output,
             mean_uncached_tokens=self.rates.mean_uncached_tokens,
+            matchable_tokens=match.blocks * BLOCK_BYTES / bytes_per_token,
             matched_tokens=matched,
             unmatched_tokens=scheduler.unmatched_tokens(matched, tokens, shared),
             requests=requests,

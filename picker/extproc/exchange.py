@@ -20,7 +20,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
 from picker.api import OTHER, Api, find_api, read_body, unparsed
-from picker.api.request import InferenceRequest, InvalidBody
+from picker.api.request import MEDIUM_BYTES, InferenceRequest, InvalidBody
 from picker.api.usage import UsageReader
 from picker.config import Limits
 from picker.decision import Decision, Finished, Outcome, Picked, Shed, Usage
@@ -31,6 +31,15 @@ from picker.flowcontrol.objectives import HEADERS as OBJECTIVE_HEADERS
 
 MODE_WAIT_SECONDS = 0.25
 """A proxy that does not tell its mode and sends no body while its headers are unanswered is not full-duplex."""
+
+UNREAD_BYTES_MAX = 512 * 1024
+"""What a body that nobody reads may weigh: the tokens of a full context, whatever else is uploaded."""
+
+SMALL_CHUNK_BYTES = 4096
+"""Chunks below this are joined as they come: a body in crumbs takes no more memory than in pieces."""
+
+MODEL_CHARS_MAX = 256
+"""Of a model's name in the record, which outlives the request."""
 
 
 class Policy(Protocol):
@@ -113,6 +122,7 @@ class Exchange:
         "_response_ended",
         "_response_mode",
         "_started_at",
+        "_streams",
         "_subset",
         "_success",
         "problem",
@@ -147,6 +157,7 @@ class Exchange:
         self._response_ended = False
         self._booking: Any = None
         self._success = False
+        self._streams = False
         self._reader: UsageReader | None = None
         self._record: Finished | None = None
 
@@ -182,6 +193,8 @@ class Exchange:
             return [replies.ContinueRequestHeaders()]
         if self._request_mode == BodyMode.BUFFERED:
             return []  # the proxy holds the body and its own timeout; nothing of it is here
+        if self._record is not None:
+            self._record.request_bytes = self._body_bytes
         size = self._content_length() or self._body_bytes
         routed = self._decide(unparsed(self._api_name, size))
         return self._echo_collected(routed)
@@ -224,7 +237,7 @@ class Exchange:
             request_id=headers.get("x-request-id"),
         )
         if event.end_of_stream or self._api is None:
-            return self._decide(unparsed(self._api_name, self._content_length() or 0))
+            return self._decide(unparsed(self._api_name, self._unread_bytes()))
         limit = self._policy.limits.request_body_bytes_max
         if (self._content_length() or 0) > limit:
             return self._too_large()
@@ -256,7 +269,11 @@ class Exchange:
         if self._body_bytes > self._policy.limits.request_body_bytes_max:
             return self._too_large()
         if event.data:
-            self._body.append(event.data)
+            body = self._body
+            if body and len(body[-1]) < SMALL_CHUNK_BYTES and len(event.data) < SMALL_CHUNK_BYTES:
+                body[-1] += event.data
+            else:
+                body.append(event.data)
         if not event.end_of_stream and self._request_mode == BodyMode.FULL_DUPLEX_STREAMED:
             return []
         self._request_ended = event.end_of_stream
@@ -314,7 +331,7 @@ class Exchange:
             first_chunk_visible=self._response_mode not in (None, BodyMode.NONE),
         )
         record.decision_seconds = self._clock() - began
-        record.model = request.model
+        record.model = request.model[:MODEL_CHARS_MAX] if request.model is not None else None
         record.streaming = request.stream
         if not isinstance(decision, Picked):
             status, outcome = (429, Outcome.SHED) if isinstance(decision, Shed) else (503, Outcome.UNAVAILABLE)
@@ -395,7 +412,8 @@ class Exchange:
             self._success = status is not None and 200 <= status < 300
             content_type = event.headers.get("content-type", "")
             sse = content_type.startswith("text/event-stream")
-            if not (self._success and (sse or (record is not None and record.streaming))):
+            self._streams = self._success and (sse or (record is not None and record.streaming))
+            if not self._streams:
                 self._policy.not_streamed(booking)
             if self._success and self._api is not None and "content-encoding" not in event.headers:
                 self._reader = UsageReader(sse=sse)
@@ -407,10 +425,9 @@ class Exchange:
         data = event.data
         record = self._record
         if data and record is not None:
-            if not record.response_bytes and self._success:
+            if not record.response_bytes and self._streams:
                 record.ttft_seconds = received_at - self._started_at
-                if record.streaming:
-                    self._policy.first_token(self._booking)
+                self._policy.first_token(self._booking)
             record.response_bytes += len(data)
             if self._reader is not None:
                 self._reader.feed(data)
@@ -449,17 +466,26 @@ class Exchange:
         if record.outcome is not Outcome.UNSEEN:
             record.outcome = outcome
         record.duration_seconds = max(0.0, self._clock() - self._started_at)
-        if self._reader is not None:
-            record.usage = self._reader.usage()
-            self._reader = None
+        reader, self._reader = self._reader, None
         booking, self._booking = self._booking, None
-        if booking is not None:
-            self._policy.finish(booking, reached=True, usage=record.usage if self._success else None)
+        try:
+            record.usage = reader.usage() if reader is not None else None
+        finally:
+            if booking is not None:
+                self._policy.finish(booking, reached=True, usage=record.usage if self._success else None)
         self._finished(record)
 
     @property
     def _api_name(self) -> str:
         return self._api.name if self._api is not None else OTHER
+
+    def _unread_bytes(self) -> int:
+        """What the prompt in a body that is not read may weigh: uploads of media are no text."""
+        length = self._content_length() or 0
+        if not self._headers.get("content-type", "application/json").startswith(("application/json", "text/")):
+            return min(length, MEDIUM_BYTES)
+        known = find_api(self._headers.get(":path", "")) is not None
+        return length if known else min(length, UNREAD_BYTES_MAX)
 
     def _content_length(self) -> int | None:
         text = self._headers.get("content-length", "")

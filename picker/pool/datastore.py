@@ -54,6 +54,12 @@ class Datastore:
         self._snapshot: Snapshot | None = None
         self._snapshot_until = -1.0
 
+    def reconfigure(self, *, stale_seconds: float, default_capacity_tokens: int) -> None:
+        """Other constants from now on."""
+        self.stale_seconds = stale_seconds
+        self.default_capacity_tokens = default_capacity_tokens
+        self._snapshot = None
+
     @property
     def endpoints(self) -> list[Endpoint]:
         """All live endpoints."""

@@ -121,7 +121,7 @@ class InflightLedger:
         charge.prefilling = False
         endpoint = charge.endpoint
         endpoint.prefilling_requests -= 1
-        endpoint.prefill_tokens -= charge.prefill_tokens
+        endpoint.prefill_tokens = max(0.0, endpoint.prefill_tokens - charge.prefill_tokens)
         if not endpoint.prefilling_requests:
             endpoint.prefill_tokens = 0.0  # no residue of rounding
         self._mirror(endpoint)
@@ -135,7 +135,7 @@ class InflightLedger:
         charge.released = True
         endpoint = charge.endpoint
         endpoint.in_flight_requests -= 1
-        endpoint.context_tokens -= charge.context_tokens
+        endpoint.context_tokens = max(0.0, endpoint.context_tokens - charge.context_tokens)
         if not endpoint.in_flight_requests:
             endpoint.context_tokens = 0.0
         self.open_charges -= 1
@@ -155,7 +155,7 @@ class InflightLedger:
         assert self.open_charges >= 0
         for endpoint in endpoints:
             assert endpoint.in_flight_requests >= endpoint.prefilling_requests >= 0
-            assert endpoint.prefill_tokens >= -1e-6 and endpoint.context_tokens >= -1e-6
+            assert endpoint.prefill_tokens >= 0.0 and endpoint.context_tokens >= 0.0
             assert self.requests[endpoint.slot] == endpoint.in_flight_requests
             assert self.prefilling[endpoint.slot] == endpoint.prefilling_requests
             assert self.prefill_tokens[endpoint.slot] == endpoint.prefill_tokens

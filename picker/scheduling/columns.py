@@ -1,6 +1,7 @@
 """What scorers see: the pool's columns (one value a slot) and this request's numbers."""
 
 import msgspec
+import numpy as np
 
 from picker.config import Routing
 from picker.pool.snapshot import Column
@@ -15,6 +16,8 @@ class Columns(msgspec.Struct):
     prompt_tokens: float
     output_tokens: float
     mean_uncached_tokens: float
+    matchable_tokens: float
+    """Those in full blocks: only they can match."""
     matched_tokens: Column
     """What each endpoint is thought to hold of this prompt."""
     unmatched_tokens: Column
@@ -32,6 +35,7 @@ class Columns(msgspec.Struct):
 
     @property
     def matched_share(self) -> Column:
-        """Matched over all prompt tokens, by slot."""
-        share: Column = self.matched_tokens / self.prompt_tokens if self.prompt_tokens else self.matched_tokens
+        """Matched blocks over full blocks of the prompt, by slot."""
+        tokens = self.matchable_tokens
+        share: Column = np.minimum(self.matched_tokens / tokens, 1.0) if tokens else np.zeros_like(self.matched_tokens)
         return share

@@ -25,6 +25,8 @@ _RATE_SAMPLE_TOKENS_MIN = 1024
 _RATE_SPAN = 30.0
 """A learned rate stays within this factor of the configured one."""
 _PROMPT_SAMPLE_BYTES_MIN = 512
+_NAME_CHARS_MAX = 256
+"""Of a model's name, which a client may make as long as a body."""
 
 
 class ModelSizes(NamedTuple):
@@ -62,7 +64,7 @@ class Rates:
 
     def model(self, name: str | None) -> ModelSizes:
         """What is known of this model's requests; the configured start where nothing is."""
-        found = self._models.get(name or "")
+        found = self._models.get(_key(name))
         return found or ModelSizes(self._routing.bytes_per_token, self._routing.output_tokens)
 
     def observe_prefill(self, slot: int, tokens: float, seconds: float) -> None:
@@ -87,8 +89,12 @@ class Rates:
             bytes_per_token += _STEP * (sample - bytes_per_token)
         if usage.output_tokens is not None:
             output += _STEP * (usage.output_tokens - output)
-        key = name or ""
+        key = _key(name)
         self._models[key] = ModelSizes(bytes_per_token, output)
         self._models.move_to_end(key)
         while len(self._models) > self._models_max:
             self._models.popitem(last=False)
+
+
+def _key(name: str | None) -> str:
+    return name[:_NAME_CHARS_MAX] if name is not None else ""
