@@ -129,7 +129,9 @@ def test_invalid_json_is_400_with_the_position_and_without_the_content(world):
 
 
 def test_anthropic_paths_get_anthropic_errors(world):
-    (refused,) = drive(world.exchange(), world.now, headers(**{":path": "/v1/messages"}), events.RequestBody(b"{", True))
+    (refused,) = drive(
+        world.exchange(), world.now, headers(**{":path": "/v1/messages"}), events.RequestBody(b"{", True)
+    )
     assert json.loads(refused.body)["type"] == "error"
     assert json.loads(refused.body)["error"]["type"] == "invalid_request_error"
 
