@@ -154,8 +154,6 @@ class LoadClient:
         if sample.status != 200:
             sample.error = f"status {sample.status}"
             return sample, ""
-        if not turn.streaming:
-            sample.ttft_seconds = sample.e2e_seconds
         return sample, _read(sample, bytes(raw), turn)
 
 

@@ -20,7 +20,7 @@ class Sample(msgspec.Struct, kw_only=True):
     late_seconds: float = 0.0
     """How much later it was sent: the client's own delay, not the server's."""
     ttft_seconds: float | None = None
-    """To the first token in a body; of an answer that is not streamed, to its end."""
+    """To the first token in a body. Only a streamed answer has one that a client can see."""
     e2e_seconds: float | None = None
     status: int | None = None
     """`None`: no answer."""
