@@ -19,7 +19,12 @@ from tests.kube.rig import Rig, running, until, with_loop
 REAL = Timing()
 WATCHED = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-    {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": ["list", "watch"]},
+    {
+        "apiGroups": ["inference.networking.k8s.io"],
+        "resources": ["inferencepools"],
+        "resourceNames": ["p"],
+        "verbs": ["list", "watch"],
+    },
     {
         "apiGroups": ["inference.networking.x-k8s.io", "llm-d.ai"],
         "resources": ["inferenceobjectives"],
