@@ -157,7 +157,7 @@ class Director:
             hashes = block_hashes(chain_seed(request.model, request.cache_salt), request.prompt)
         match = self.index.match(hashes, now) if hashes else NO_MATCH
         view = _View(snapshot, hashes, match, self._columns(request, snapshot, match, now))
-        hot = scheduler.hot_bits(match, self.config.threshold, self._bytes_per_token(request))
+        hot = scheduler.hot_bits(match, self.config.threshold, self._bytes_per_token(request), among)
         choice = scheduler.choose(view.columns, hot, among, self.config, rng)
         return self._book(request, view, choice, now, first_chunk_visible)
 

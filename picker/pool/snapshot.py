@@ -48,3 +48,8 @@ def bits_to_mask(bits: int, width: int) -> Mask:
     unpacked: Any = np.unpackbits(raw, count=width, bitorder="little")
     mask: Mask = unpacked.view(np.bool_)
     return mask
+
+
+def mask_to_bits(mask: Mask) -> int:
+    """The inverse of `bits_to_mask`."""
+    return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")

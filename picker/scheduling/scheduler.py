@@ -18,7 +18,7 @@ import numpy as np
 from picker.config import Config
 from picker.decision import Reason
 from picker.pool.backoff import Rng
-from picker.pool.snapshot import Column, Mask, bits_to_mask
+from picker.pool.snapshot import Column, Mask, bits_to_mask, mask_to_bits
 from picker.prefix.blocks import BLOCK_BYTES
 from picker.prefix.index import Match, Shared
 from picker.scheduling import normalized
@@ -97,21 +97,23 @@ def copy_weights(
     ]
 
 
-def hot_bits(match: Match, threshold: float, bytes_per_token: float) -> int:
-    """The slots that affinity prefers, as a bitmask; 0: none."""
-    if not match.steps:
+def hot_bits(match: Match, threshold: float, bytes_per_token: float, among: Mask | None = None) -> int:
+    """The slots of `among` (`None`: all) that affinity prefers, as a bitmask; 0: none."""
+    steps = match.steps
+    if steps and among is not None:
+        standing = mask_to_bits(among)
+        steps = tuple((bits & standing, blocks) for bits, blocks in steps if bits & standing)
+    if not steps:
         return 0
-    needed = threshold * match.blocks
-    longest = match.steps[-1][1]
-    if longest < needed:
-        if longest * BLOCK_BYTES / bytes_per_token < PARTIAL_TOKENS_MIN:
-            return 0
-        needed = PARTIAL_SHARE * longest
-    bits = 0
-    for step_bits, blocks in match.steps:
-        if blocks >= needed:
-            bits |= step_bits
-    return bits
+    longest = steps[-1][1]
+    above = longest / match.blocks >= threshold
+    if not above and longest * BLOCK_BYTES / bytes_per_token < PARTIAL_TOKENS_MIN:
+        return 0
+    hot = 0
+    for bits, blocks in steps:
+        if blocks / match.blocks >= threshold if above else blocks >= PARTIAL_SHARE * longest:
+            hot |= bits
+    return hot
 
 
 def choose(columns: Columns, hot: int, among: Mask | None, config: Config, rng: Rng) -> Choice:

@@ -1,0 +1,121 @@
+"""The rule as docs/routing.md states it, in plain Python: one endpoint at a time, no numpy, no bitmasks.
+
+Nothing here is taken from the code under test; where the rule draws at random, every outcome that
+it permits is listed.
+"""
+
+from dataclasses import dataclass, field
+
+A, G, K_BREAK, S, C = 0.2, 0.3, 4.0, 1.5e-4, 2e-8
+TINY = 1e-9
+
+
+@dataclass
+class One:
+    """An endpoint as the rule sees it."""
+
+    name: str
+    R: float = 10_000.0
+    Q: float = 0.0
+    foreign: float = 0.0
+    d: int = 0
+    capacity: float = 400_000.0
+    context: float = 0.0
+    """Prompt tokens of our own requests in flight."""
+    utilization: float | None = None
+    """Fresh and known, or None."""
+    matched_blocks: int = 0
+    stands: bool = True
+
+
+@dataclass
+class Rule:
+    """Constants and the request."""
+
+    prompt_bytes: int
+    blocks: int
+    bytes_per_token: float = 4.0
+    expected_output: float = 250.0
+    mean_uncached: float = 512.0
+    weights: tuple[float, float, float] = (3.0, 3.0, 2.0)
+    threshold: float = 0.8
+    regret: float = 0.2
+    endpoints: list[One] = field(default_factory=list)
+
+    @property
+    def p(self) -> float:
+        return self.prompt_bytes / self.bytes_per_token
+
+    def m(self, one: One) -> float:
+        return min(self.p, one.matched_blocks * 1024 / self.bytes_per_token)
+
+    def share(self, one: One) -> float:
+        return one.matched_blocks / self.blocks if self.blocks else 0.0
+
+    def seconds(self, one: One) -> dict[str, float]:
+        u = self.p - self.m(one)
+        k = one.context
+        if one.utilization is not None:
+            k = max(k, one.utilization * one.capacity)
+        e = self.expected_output
+        over = max(0.0, k + one.d * e / 2 + self.p - one.capacity)
+        return {
+            "prefix": u / one.R * (1 + A * one.d),
+            "queue": (one.Q + one.foreign * self.mean_uncached) / one.R,
+            "kv": e * (S * (one.d + 1) + C * (k + self.p)) + G * over / one.R,
+        }
+
+    def cost(self, one: One) -> float:
+        part = self.seconds(one)
+        wp, wq, wk = self.weights
+        return (wp * part["prefix"] + wq * part["queue"] + wk * part["kv"]) / wp
+
+    def least(self, among: list[One]) -> list[One]:
+        """All that a random tie-break may choose."""
+        lowest = min(self.cost(one) for one in among)
+        limit = lowest + max(0.001, 0.02 * lowest)
+        return [one for one in among if self.cost(one) <= limit + TINY]
+
+    def hot(self, among: list[One]) -> list[One]:
+        above = [one for one in among if one.matched_blocks and self.share(one) >= self.threshold]
+        if above:
+            return above
+        longest = max(self.m(one) for one in among)
+        if longest < 256:
+            return []
+        return [one for one in among if self.m(one) >= 0.8 * longest - TINY]
+
+    def picks(self) -> set[tuple[str, str]]:
+        """Every `(name, reason)` that may come out without exploration."""
+        among = [one for one in self.endpoints if one.stands]
+        hot = self.hot(among)
+        found = set()
+        for best in self.least(among):
+            if not hot:
+                found.add((best.name, "load"))
+                continue
+            for home in self.least(hot):
+                more = self.cost(home) - self.cost(best)
+                worth = K_BREAK * max(0.0, self.m(home) - self.m(best)) / home.R
+                if more <= worth + TINY:
+                    found.add((home.name, "affinity"))
+                if more > worth - TINY:
+                    found.add((best.name, "break"))
+        return found
+
+    def explored(self) -> set[tuple[str, str]]:
+        """The same where the draw says explore."""
+        among = [one for one in self.endpoints if one.stands]
+        by_name = {one.name: one for one in among}
+        found = set()
+        for name, reason in self.picks():
+            others = [one for one in among if one.name != name]
+            for other in self.least(others) if others else []:
+                regret = self.cost(other) - self.cost(by_name[name])
+                if regret <= self.regret + TINY:
+                    found.add((other.name, "explore"))
+                if regret > self.regret - TINY:
+                    found.add((name, reason))
+            if not others:
+                found.add((name, reason))
+        return found
