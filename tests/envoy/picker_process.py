@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -29,7 +29,13 @@ class PickerProcess:
     """`picker serve` on free ports; a context manager."""
 
     def __init__(
-        self, endpoints: Sequence[str] = (), config: str = "", *, insecure: bool = True, flags: Sequence[str] = ()
+        self,
+        endpoints: Sequence[str] = (),
+        config: str = "",
+        *,
+        insecure: bool = True,
+        flags: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="picker-test-")
         self.config_path = Path(self._folder.name) / "config.yaml"
@@ -44,7 +50,12 @@ class PickerProcess:
         self._log_path = Path(self._folder.name) / "log"
         with self._log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                dying_with_us(command), stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, cwd=REPOSITORY
+                dying_with_us(command),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=REPOSITORY,
+                env={**os.environ, **(env or {})},
             )
         try:
             self._read_addresses()

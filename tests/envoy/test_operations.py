@@ -15,6 +15,7 @@ from tests.envoy.lab import BODY, CHAT, FD, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until
 from tests.envoy.upstream import Upstream, sse_events
 
+HEALTHY = "cluster.picker.membership_healthy"
 RECEIVED = "cluster.picker.upstream_cx_rx_bytes_total"
 PING_BYTES = 17
 """A frame header of 9 bytes and 8 of payload (RFC 9113 section 6.7), sent back as an acknowledgement."""
@@ -222,15 +223,14 @@ def test_killed_while_fail_open(lab: Lab, request_body: BodyMode, rid: str) -> N
         else:
             with pytest.raises(AssertionError, match="cut off"):
                 waiting.finish(lab.upstream_of(rid), rid)
-        healthy = "cluster.picker.membership_healthy"
-        wait_until(lambda: envoy.stats(healthy)[healthy] == 0, "the health check never noticed")
+        wait_until(lambda: envoy.stats(HEALTHY)[HEALTHY] == 0, "the health check never noticed")
         for number in range(10):
             name = f"{rid}.{number}"
             assert post(envoy.port, f"{CHAT}?id={name}", BODY).status == 200
             assert bytes(lab.upstream_of(name).recorded(name).body) == BODY
         port = picker.grpc_address.rpartition(":")[2]
         with PickerProcess(lab.addresses, flags=["--grpc-port", port]) as successor:
-            wait_until(lambda: envoy.stats(healthy)[healthy] == 1, "the successor is not used")
+            wait_until(lambda: envoy.stats(HEALTHY)[HEALTHY] == 1, "the successor is not used")
             assert post(envoy.port, f"{CHAT}?id={rid}-after", BODY).status == 200
             wait_until(lambda: successor.ended() == 1, "the successor was not asked")
 

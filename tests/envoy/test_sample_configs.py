@@ -12,13 +12,12 @@ from picker.sim.envoy_config import DESTINATION
 from tests.envoy.clients import Http1Client, Http2Client, post
 from tests.envoy.lab import BODY, CHAT, MIB, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until
-from tests.envoy.test_operations import Waiting
+from tests.envoy.test_operations import HEALTHY, Waiting
 from tests.envoy.test_refusals import assert_openai_error
 from tests.envoy.upstream import Upstream, sse_events
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "envoy"
 SAMPLES = sorted(path.name for path in FOLDER.glob("*.yaml"))
-HEALTHY = "cluster.picker.membership_healthy"
 
 pytestmark = pytest.mark.parametrize("sample", SAMPLES)
 
