@@ -8,9 +8,14 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from picker.config import Config, Weights
+from picker.sim.policies.aibrix import PrefixCache
 from picker.sim.policies.classic import LeastRequest, PowerOfTwo, RandomChoice, RoundRobin
+from picker.sim.policies.costs import DynamoCost, LMetric
+from picker.sim.policies.hashing import ConsistentHashBounded, StickyUntilSaturated
+from picker.sim.policies.llm_d import Optimized, Weighted
 from picker.sim.policies.picker import PickerPolicy
 from picker.sim.policies.policy import Policy, Setting
+from picker.sim.policies.sglang import CacheAware
 
 
 def _ours(setting: Setting, **changes: object) -> Policy:
@@ -27,4 +32,12 @@ POLICIES: Mapping[str, Callable[[Setting], Policy]] = {
     "random": RandomChoice,
     "least_request": LeastRequest,
     "power_of_two": PowerOfTwo,
+    "weighted": Weighted,
+    "llmd_optimized": Optimized,
+    "sticky_until_saturated": StickyUntilSaturated,
+    "sglang_cache_aware": CacheAware,
+    "dynamo_cost": DynamoCost,
+    "lmetric": LMetric,
+    "aibrix_prefix": PrefixCache,
+    "consistent_hash_bounded": ConsistentHashBounded,
 }
