@@ -48,7 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--selector", metavar="KEY=VALUE,...", help="pods by label, with --target-port")
     source.add_argument("--target-port", metavar="PORT,...", help="ports of the model servers, with --selector")
     source.add_argument(
-        "--namespace", metavar="NAME", help="of the pool or the pods (default: $NAMESPACE, then the kubeconfig's)"
+        "--namespace",
+        metavar="NAME",
+        help="of the pool or the pods (default: $NAMESPACE, then the pod's own or the kubeconfig's)",
     )
     ports = serve.add_argument_group("ports (0: any free one, printed at start)")
     ports.add_argument("--host", default="0.0.0.0", help="address to listen on (default %(default)s)")
@@ -165,6 +167,7 @@ def _serve(options: argparse.Namespace) -> int:
 def _cluster(options: argparse.Namespace) -> "PoolTarget | SelectorTarget | None":
     """What the flags name in a cluster. Raises `ValueError`."""
     from picker.edge.kubernetes import PoolTarget, SelectorTarget, parse_selector
+    from picker.edge.kubernetes_credentials import Credentials
 
     if options.pool is None and options.selector is None:
         if options.leader_election:
@@ -172,7 +175,7 @@ def _cluster(options: argparse.Namespace) -> "PoolTarget | SelectorTarget | None
         if options.metrics_auth:
             raise ValueError("--metrics-auth needs --pool or --selector: the cluster's API server reviews the tokens")
         return None
-    namespace = options.namespace or os.environ.get("NAMESPACE") or "default"
+    namespace = options.namespace or os.environ.get("NAMESPACE") or Credentials().default_namespace()
     if options.pool is not None:
         return PoolTarget(options.pool, namespace)
     if options.target_port is None:

@@ -152,6 +152,13 @@ class KubernetesApi:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def open(self) -> None:
+        """Load the credentials now. Raises `CredentialsError`: at the start it is a mistake, later an outage."""
+        try:
+            await self._current(False)
+        except ApiUnreachableError as error:
+            raise CredentialsError(str(error)) from error
+
     async def close(self) -> None:
         """Close every connection that no stream uses."""
         connection, self._connection = self._connection, None

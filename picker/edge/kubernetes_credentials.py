@@ -55,6 +55,23 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         """One path or several, as in $KUBECONFIG."""
         return self.kubeconfig or self.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
+    def default_namespace(self) -> str:
+        """The pod's own, or the current context's; `default` where neither names one. A file that cannot be
+        read is for `load` to explain."""
+        if self.in_cluster:
+            try:
+                return (self.service_account / "namespace").read_text(encoding="utf-8").strip() or "default"
+            except (OSError, UnicodeError):
+                return "default"
+        contexts: dict[str, Any] = {}
+        current = self.context
+        for path in filter(None, self.kubeconfig_path.split(os.pathsep)):
+            found = _read_contexts(Path(path))
+            contexts = {**found[1], **contexts}  # as kubectl merges files: the first to set a value wins
+            current = current or found[0]
+        namespace = contexts.get(current) if current is not None else None
+        return namespace if isinstance(namespace, str) and namespace else "default"
+
     def files(self) -> list[Path]:
         """Every file whose change means that the configuration is to be read again."""
         if self.in_cluster:
@@ -119,7 +136,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         if not _any_exists(path):
             raise CredentialsError(
                 f"no cluster configuration: {path} does not exist and this is no pod with a service account;"
-                " give --kubeconfig, set KUBECONFIG, or describe the endpoints in a file"
+                " set KUBECONFIG, or name the model servers with --endpoints or --endpoints-file"
             )
         loader = await load_kube_config(
             config_file=path, context=self.context, client_configuration=configuration, persist_config=False
@@ -133,6 +150,17 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
 def _any_exists(paths: str) -> bool:
     return any(Path(path).exists() for path in paths.split(os.pathsep) if path)
+
+
+def _read_contexts(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """The name of the current context, and the namespace of each; nothing of a file that is none."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return tree.get("current-context"), {
+            each["name"]: each["context"].get("namespace") for each in tree.get("contexts") or ()
+        }
+    except (OSError, UnicodeError, yaml.YAMLError, AttributeError, KeyError, TypeError):
+        return None, {}
 
 
 def _collect_files(node: Any, folder: Path, found: list[Path]) -> None:

@@ -9,6 +9,7 @@ import yaml
 
 from picker.edge import kubernetes_credentials
 from picker.edge.kubernetes import label_selector, parse_selector
+from picker.edge.kubernetes_api import KubernetesApi
 from picker.edge.kubernetes_credentials import Credentials, CredentialsError, proxy_for
 
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -47,8 +48,39 @@ def test_outside_a_pod_kubeconfig_is_used(account: Path) -> None:
 
 
 def test_nothing_at_all_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(CredentialsError, match="give --kubeconfig, set KUBECONFIG"):
+    with pytest.raises(CredentialsError, match="set KUBECONFIG, or name the model servers with --endpoints"):
         asyncio.run(Credentials(environ={"KUBECONFIG": str(tmp_path / "none")}).load())
+
+
+def test_at_the_start_unusable_credentials_are_an_error_and_not_an_outage(tmp_path: Path) -> None:
+    async def start() -> None:
+        async with KubernetesApi(Credentials(environ={"KUBECONFIG": str(tmp_path / "none")})) as api:
+            await api.open()
+
+    with pytest.raises(CredentialsError, match="none does not exist and this is no pod"):
+        asyncio.run(start())
+
+
+def test_the_namespace_is_the_pods_own_or_the_current_contexts(account: Path, tmp_path: Path) -> None:
+    in_pod = Credentials(service_account=account, environ=IN_CLUSTER)
+    assert in_pod.default_namespace() == "default"
+    (account / "namespace").write_text("models\n")
+    assert in_pod.default_namespace() == "models"
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text(yaml.safe_dump({"current-context": "b", "contexts": [{"name": "a", "context": {}}]}))
+    contexts = [{"name": "a", "context": {"namespace": "x"}}, {"name": "b", "context": {"namespace": "y"}}]
+    second.write_text(yaml.safe_dump({"current-context": "a", "contexts": contexts}))
+    both = f"{first}{os.pathsep}{second}"
+    assert Credentials(environ={"KUBECONFIG": both}).default_namespace() == "y"
+    assert Credentials(environ={"KUBECONFIG": both}, context="a").default_namespace() == "default"
+    assert Credentials(environ={"KUBECONFIG": str(second)}).default_namespace() == "x"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", "contexts: [1]\ncurrent-context: x", "contexts: {}\n"])
+def test_a_namespace_that_cannot_be_read_is_default(tmp_path: Path, text: str) -> None:
+    (tmp_path / "kubeconfig").write_text(text)
+    assert Credentials(kubeconfig=str(tmp_path / "kubeconfig")).default_namespace() == "default"
+    assert Credentials(kubeconfig=str(tmp_path / "none")).default_namespace() == "default"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", "current-context: x\ncontexts: []\n", "a: \x00"])
