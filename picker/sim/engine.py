@@ -94,9 +94,9 @@ class _Sequence:
         "tree_blocks",
     )
 
-    def __init__(self, request: EngineRequest, order: int) -> None:
+    def __init__(self, request: EngineRequest) -> None:
         self.request = request
-        self.order = order
+        self.order = 0  # of its last admission
         self.end: Run | None = None
         self.cached_tokens: int | None = None
         self.target_tokens = request.prompt_tokens  # to compute before the next new token
@@ -105,6 +105,10 @@ class _Sequence:
         self.held_blocks = 0  # in runs and private; when decoding: as of the step `decoding_since`
         self.tree_blocks = 0  # of them, the leading ones that stand in runs
         self.decoding_since: int | None = None
+
+
+def _admission_order(sequence: _Sequence) -> int:
+    return sequence.order
 
 
 class ModelServer:
@@ -181,8 +185,7 @@ class ModelServer:
                 f"request {request.name}: {request.prompt_tokens} + {request.output_tokens} tokens "
                 f"exceed the KV cache of {self.cache.total * BLOCK_TOKENS}"
             )
-        self._order += 1
-        sequence = _Sequence(request, self._order)
+        sequence = _Sequence(request)
         self._sequences[request.name] = sequence
         blocked = bool(self._waiting)
         self._waiting.append(sequence)
@@ -278,18 +281,24 @@ class ModelServer:
         self._step += steps
         self._context_tokens += steps * self._batch
         self._generated_total += steps * self._batch
+        ended: list[_Sequence] = []
         for sequence, tokens in self._chunks:
             sequence.computed_tokens += tokens
-            if sequence.computed_tokens == sequence.target_tokens:
-                self._prompt_done(sequence, at, events)
+            if sequence.computed_tokens == sequence.target_tokens and self._prompt_done(sequence, at, events):
+                ended.append(sequence)
         self._chunks = []
         ends = self._ends
         while ends and ends[0][0] <= self._step:
             sequence = heappop(ends)[2]
             self._leave_batch(sequence)
+            ended.append(sequence)
+        if len(ended) > 1:
+            ended.sort(key=_admission_order)  # who is released first is evicted first
+        for sequence in ended:
             self._finish(sequence, at, events)
 
-    def _prompt_done(self, sequence: _Sequence, at: float, events: list[Event]) -> None:
+    def _prompt_done(self, sequence: _Sequence, at: float, events: list[Event]) -> bool:
+        """Its next token is there. True if that was all it asked for; else it joins the batch."""
         request = sequence.request
         first = not sequence.generated_tokens
         sequence.generated_tokens += 1
@@ -302,13 +311,13 @@ class ModelServer:
                 events.append(Event(at, Kind.FIRST_TOKEN, request.name, sequence.cached_tokens or 0))
         missing = request.output_tokens - sequence.generated_tokens
         if not missing:
-            self._finish(sequence, at, events)
-            return
+            return True
         sequence.decoding_since = self._step
         self._batch += 1
         self._context_tokens += sequence.target_tokens
         self._phases[(self._step + 1 - sequence.target_tokens) % BLOCK_TOKENS] += 1
         heappush(self._ends, (self._step + missing, sequence.order, sequence))
+        return False
 
     def _leave_batch(self, sequence: _Sequence) -> None:
         """Off the decoding batch; its counts become plain numbers again."""
@@ -445,6 +454,8 @@ class ModelServer:
             sequence.cached_tokens = sequence.computed_tokens
             self.prefix_queries_tokens += tokens
             self.prefix_hits_tokens += sequence.computed_tokens
+        self._order += 1
+        sequence.order = self._order
         self._running[sequence] = None
         return True
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from picker.sim.engine import EngineRequest, Kind, ModelServer
@@ -68,7 +68,18 @@ arrivals_strategy = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+A_REUSED_TAIL = [
+    *[(0.0, 0, 1, 1, None)] * 5,
+    *[(0.0, 0, 1, 89, None), (0.0, 0, 245, 112, None), (0.0, 0, 1, 76, None), (0.0, 1, 159, 61, None)],
+    *[(0.0, 3, 190, 20, None), (0.0, 0, 15, 10, None), (0.0, 0, 1, 1, None), (0.0, 0, 1, 1, None)],
+    *[(0.0, 1, 39, 19, None), (0.0, 0, 1, 6, None), (0.0, 2, 142, 3, None), (0.0, 1, 175, 7, None)],
+    *[(0.0, 0, 32, 1, None), (0.0, 0, 1, 1, None), (0.0, 0, 33, 1, None)],
+]
+"""Several end in one step: in which order decides what is evicted later."""
+
+
+@settings(max_examples=100, deadline=None)
+@example(A_REUSED_TAIL)
 @given(arrivals_strategy)
 def test_every_event_is_where_a_step_by_step_simulation_has_it(drawn):
     arrivals, aborts, at = [], [], 0.0
