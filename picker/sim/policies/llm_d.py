@@ -1,18 +1,19 @@
 """llm-d's endpoint picker, which grew out of the Gateway API Inference Extension (GIE): two published configurations.
 
-Prefixes, in both: `approx-prefix-cache-producer` with its defaults. Blocks of 64 bytes (the engine's 16
-tokens at 4 characters each), at most 256 of a prompt (`maxPrefixBlocksToMatch`), so beyond 16 KiB
-prompts look alike; per server an LRU as large as the engine's number of blocks
+Prefixes, in both: `approx-prefix-cache-producer`. Per server an LRU of as many blocks as the engine reports
 (`autoTune`; 31,250 before the first scrape). The walk goes on while any server has the block, and
 counts for each server the blocks it has; the root of a chain is the first to be evicted.
 
 * `weighted`: the default without a configuration file: queue-scorer 2, kv-cache-utilization-scorer 2,
   prefix-cache-scorer 3, max-score-picker with ties at random, gauges read every 50 ms
-  (`--refresh-metrics-interval`), zero until the first reading.
-* `llmd_optimized`: the "optimized baseline" guide: prefix-cache-affinity-filter (threshold 0.80,
+  (`--refresh-metrics-interval`), zero until the first reading. Blocks of 64 bytes (the engine's 16
+  tokens at 4 characters each), at most 256 of a prompt (`maxPrefixBlocksToMatch`), so prompts
+  that agree for 16 KiB look alike.
+* `llmd_optimized`: the later "optimized baseline" guide: prefix-cache-affinity-filter (threshold 0.80,
   exploration 0.01, stickiness ends where the estimated TTFT, in-flight tokens over `peakPrefillThroughput`
   15,928 a second, is `maxTTFTPenaltyMs` 5,000 above the best other server's), then token-load-scorer:
-  the fewest in-flight tokens, which are uncached prompt tokens until the first chunk.
+  the fewest in-flight tokens, which are uncached prompt tokens until the first chunk. Blocks of 64
+  tokens, up to 131,072 tokens of a prompt (`maxPrefixTokensToMatch`), the LRU still sized in engine blocks.
 """
 
 from array import array
@@ -25,7 +26,8 @@ from picker.sim.policies.policy import Gauges, Setting, Ticket
 from picker.sim.profiles import BLOCK_TOKENS
 from picker.sim.scripts import SimRequest
 
-BLOCKS_MAX = 256
+HORIZON_TOKENS = 256 * BLOCK_TOKENS
+LATER_BLOCK_TOKENS, LATER_HORIZON_TOKENS = 64, 131_072
 DEFAULT_LRU_BLOCKS = 31_250
 METRICS_SECONDS = 0.05
 QUEUE_WEIGHT, KV_WEIGHT, PREFIX_WEIGHT = 2.0, 2.0, 3.0
@@ -38,7 +40,9 @@ PEAK_PREFILL_TOKENS_PER_SECOND = 15_928.0
 class ApproximatePrefixes:
     """Block -> servers as a bitmask, and one LRU a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, block_tokens: int, horizon_tokens: int) -> None:
+        self._stride = block_tokens // BLOCK_TOKENS
+        self._horizon = horizon_tokens // BLOCK_TOKENS
         self._holders: dict[int, int] = {}
         self._lru: dict[int, OrderedDict[int, None]] = {}
         self._capacity: dict[int, int] = {}
@@ -59,7 +63,7 @@ class ApproximatePrefixes:
 
     def shares(self, request: SimRequest) -> dict[int, float]:
         """Matched over all blocks by server; servers that match nothing are missing."""
-        blocks = _blocks(request)
+        blocks = self._blocks(request)
         counts: dict[int, int] = {}
         previous, run = 0, 0
         for block in blocks:
@@ -76,7 +80,7 @@ class ApproximatePrefixes:
     def add(self, request: SimRequest, replica: int) -> None:
         """The request goes there: its blocks, head first."""
         lru, holders, bit = self._lru[replica], self._holders, 1 << replica
-        for block in _blocks(request):
+        for block in self._blocks(request):
             if block in lru:
                 lru.move_to_end(block)
             else:
@@ -86,16 +90,16 @@ class ApproximatePrefixes:
         while len(lru) > capacity:
             self._forget(lru.popitem(last=False)[0], replica)
 
+    def _blocks(self, request: SimRequest) -> "array[int]":
+        """A coarser block is known by the id of its last engine block: ids are chained."""
+        return request.ids[self._stride - 1 : min(request.prompt_blocks, self._horizon) : self._stride]
+
     def _forget(self, block: int, replica: int) -> None:
         holders = self._holders[block] & ~(1 << replica)
         if holders:
             self._holders[block] = holders
         else:
             del self._holders[block]
-
-
-def _blocks(request: SimRequest) -> "array[int]":
-    return request.ids[: min(request.prompt_blocks, BLOCKS_MAX)]
 
 
 def _count(counts: dict[int, int], holders: int, run: int) -> None:
@@ -112,7 +116,7 @@ class Weighted(Peer):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.scrape_seconds = METRICS_SECONDS
-        self._prefixes = ApproximatePrefixes()
+        self._prefixes = ApproximatePrefixes(block_tokens=BLOCK_TOKENS, horizon_tokens=HORIZON_TOKENS)
 
     def join(self, replica: int, cache: BlockCache, now: float) -> None:
         """A server appears."""
@@ -157,6 +161,7 @@ class Optimized(Weighted):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
+        self._prefixes = ApproximatePrefixes(block_tokens=LATER_BLOCK_TOKENS, horizon_tokens=LATER_HORIZON_TOKENS)
         self._tokens: dict[int, float] = {}
 
     def join(self, replica: int, cache: BlockCache, now: float) -> None:
