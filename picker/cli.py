@@ -152,6 +152,7 @@ def _serve(options: argparse.Namespace) -> int:
             endpoints_file=options.endpoints_file,
             cluster=cluster,
             leader_election=options.leader_election,
+            active_active=options.active_active,
             metrics_auth=options.metrics_auth,
             transport=options.transport,
         )

@@ -1,11 +1,13 @@
 """The only place that constructs edges and joins them to the core: what `picker serve` runs.
 
-Start order: configuration, director, services, ports, source and scraper; then one line on
-standard output that names the ports. Readiness follows the source: SERVING once it is synced,
-also with no endpoint in it, and, with leader election, only while leading. On SIGTERM: readiness
-NOT_SERVING and the lease given up at once, new streams still accepted for
+Start order: configuration, director, services, credentials, ports, source and scraper; then one line
+on standard output that names the ports. Readiness follows the source: SERVING once it is synced,
+also with no endpoint in it, and, with leader election, only while leading; only a synced replica
+stands for election. On SIGTERM: readiness NOT_SERVING at once, new streams still accepted for
 `drain.accept_seconds` (a proxy needs that long to notice), then none, then `drain.seconds` for
-those that run, exit 0. SIGINT drains without the first wait; a second signal ends it at once.
+those that run, exit 0. A leader gives its lease up at once and stays SERVING for
+`HANDOVER_SECONDS` more, so that the proxy finds the next one ready before it leaves this one. SIGINT
+drains without these waits; a second signal ends it at once.
 """
 
 import asyncio
@@ -49,6 +51,8 @@ TICK_SECONDS = 0.05
 CONFIG_CHECK_SECONDS = 1.0
 CERTIFICATE_CHECK_SECONDS = 5.0
 RELEASE_SECONDS = 3.0
+HANDOVER_SECONDS = 4.0
+"""A follower polls the lease twice a second; a proxy or kubelet asks for its readiness every one or two."""
 
 READINESS_SERVICES = ("", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension")
 """Health service names that follow readiness; the last is the peer's old one."""
@@ -67,6 +71,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     endpoints_file: Path | None = None
     cluster: PoolTarget | SelectorTarget | None = None
     leader_election: bool = False
+    active_active: bool = False
+    """Several replicas serve. Choosing is the same: what engines report beyond our own books always counts."""
     metrics_auth: bool = False
     transport: Literal["h2", "grpcio"] = "h2"
 
@@ -159,6 +165,7 @@ class Picker:
         self._tasks: list[asyncio.Task[Any]] = []
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._handing_over = False
         self._signal_name = ""
         self._exit_code = 0
         self._set_health()
@@ -170,6 +177,8 @@ class Picker:
         self.log("debug", tune_malloc())
         self._handle_signals()
         try:
+            if self.api is not None:
+                await self.api.open()
             await self.transport.start()
             await self.health_transport.start()
             await self.metrics.start()
@@ -201,20 +210,29 @@ class Picker:
             self.options.cluster,
             on_endpoints=self._replace_endpoints,
             on_objectives=self._replace_objectives,
-            on_synced=self._set_health,
+            on_synced=self._source_synced,
             log=self.log,
             rng=Random(),
             api=self.api,
         )
-        if self.options.leader_election:
-            self._spawn(self._elect(self.api, self.options.cluster.namespace))
         await self.source.run()
+
+    def _source_synced(self) -> None:
+        """The first whole list is here: this replica may serve, or lead."""
+        self._set_health()
+        if self.options.leader_election:
+            assert self.options.cluster is not None and self.api is not None
+            self._spawn(self._elect(self.api, self.options.cluster.namespace))
+        elif self.options.active_active:
+            self.log("info", "active-active: serving beside other replicas; their load shows in the engines' metrics")
 
     async def _elect(self, api: KubernetesApi, namespace: str) -> None:
         pod = os.environ.get("POD_NAME", os.uname().nodename)
         lease = await lease_name(
             api, namespace, f"picker-{self.options.pool_name}", pod, os.environ.get("POD_TEMPLATE_HASH", "")
         )
+        if self._stopping.is_set():
+            return  # who is leaving does not stand
         self.election = LeaseElection(
             api,
             namespace=namespace,
@@ -255,12 +273,18 @@ class Picker:
 
     @property
     def ready(self) -> bool:
-        """Synced, not draining, and leading where there is an election."""
+        """Synced, not leaving, and leading where there is an election."""
         synced = (
             self.source.synced if self.options.cluster is not None and self.source else self.director.datastore.synced
         )
-        leading = not self.options.leader_election or (self.election is not None and self.election.is_leader)
+        if self._handing_over:
+            return synced
+        leading = not self.options.leader_election or self._leads
         return synced and leading and not self._stopping.is_set()
+
+    @property
+    def _leads(self) -> bool:
+        return self.election is not None and self.election.is_leader
 
     def _set_health(self) -> None:
         self.health.set("liveness", True)
@@ -333,7 +357,7 @@ class Picker:
             index_bytes_max=director.index.bytes_max,
             index_evictions=director.index.evicted_blocks_total,
             api_server_up=self.source.api_available if self.source is not None else None,
-            leader=self.election.is_leader if self.election is not None else None,
+            leader=self._leads if self.options.leader_election else None,
         )
 
     async def _show_decisions(self, request: web.Request) -> web.StreamResponse:
@@ -395,6 +419,7 @@ class Picker:
         if self._stopping.is_set():
             self._hurry.set()
         self._signal_name = number.name
+        self._handing_over = number is signal.SIGTERM and self._leads and not self._hurry.is_set()
         self._stopping.set()
         self._set_health()
 
@@ -403,6 +428,10 @@ class Picker:
         self.log("info", "draining", signal=self._signal_name, open_streams=self.transport.open_calls)
         if self.election is not None:
             await _first(self.election.release(), asyncio.sleep(RELEASE_SECONDS))
+        if self._handing_over:
+            await _first(self._hurry.wait(), asyncio.sleep(min(HANDOVER_SECONDS, drain.accept_seconds)))
+            self._handing_over = False
+            self._set_health()
         if self._signal_name == "SIGTERM":
             await _first(self._hurry.wait(), asyncio.sleep(drain.accept_seconds))
         self.transport.refuse_new_calls()
