@@ -194,7 +194,7 @@ class Director:
         self._withdraw(booking)
         timed, prefilling = old.timed, old.prefilling
         self.ledger.release(old)
-        self.ejection.released(old)
+        self.ejection.failed(old.endpoint, old, now, self.config.ejection)  # the proxy could not reach it
         booking.charge = charge = self.ledger.charge(
             endpoint,
             prefill_tokens=old.prefill_tokens,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from picker.sim.envoy import BodyMode, EnvoyProcess, build
+from picker.sim.envoy import Balancing, BodyMode, EnvoyProcess, build
 from picker.sim.envoy_config import DESTINATION
 from tests.envoy.clients import Http1Client, Http2Client, post, request
 from tests.envoy.lab import BODY, CHAT, FD, MIB, Lab
@@ -157,3 +157,22 @@ def test_one_of_two_pickers_is_killed(lab: Lab, rid: str) -> None:
         assert statuses <= {200, 503}
         for _ in range(10):
             assert post(envoy.port, f"{CHAT}?id={rid}", BODY).status == 200
+
+
+def test_a_dead_first_choice_stops_being_first(lab: Lab) -> None:
+    """With a fallback list nobody sees a failure but the proxy, which tells who served: whoever was passed over
+    has failed, and is put aside like any endpoint that fails."""
+    alive = lab.upstreams[0]
+    pool = ("127.0.0.1:9", alive.address)
+    config = "destinations_max: 2\nepsilon: 0\nejection: {failures: 3, seconds: 60}\n"
+    settings = {"balancing": Balancing.OVERRIDE_HOST, "endpoints": pool, "retries_max": 2}
+    with (
+        PickerProcess(pool, config) as picker,
+        EnvoyProcess(lab.config(picker_address=picker.grpc_address, **settings)) as envoy,
+    ):
+        firsts = []
+        for number in range(40):
+            assert post(envoy.port, f"{CHAT}?id=first-{number}", BODY).status == 200
+            firsts += alive.recorded(f"first-{number}").values(DESTINATION)
+        assert sum(first.startswith("127.0.0.1:9,") for first in firsts) == 3
+        assert picker.metrics()["picker_ejected_endpoints"] == 1
