@@ -41,20 +41,22 @@ def table(results: Iterable[Result]) -> Table:
 
 
 def _values(cell: list[Result]) -> list[str]:
-    def mean(values: Iterable[float]) -> float:
-        return fmean(values)
-
     failed = sum(each.failed for each in cell)
     return [
-        f"{100 * mean(each.hit_rate for each in cell):.1f}",
-        f"{100 * mean(each.ceiling_hit_rate for each in cell):.1f}",
-        f"{mean(each.ttft.mean for each in cell):.3f}",
-        f"{mean(each.ttft.p50 for each in cell):.3f}",
-        f"{mean(each.ttft.p95 for each in cell):.3f}",
-        f"{mean(each.e2e.mean for each in cell):.2f}",
-        f"{mean(each.e2e.p95 for each in cell):.2f}",
-        f"{1000 * mean(each.token_seconds for each in cell):.1f}",
-        f"{mean(each.request_spread.variation for each in cell):.2f}",
-        f"{mean(each.token_spread.variation for each in cell):.2f}",
+        _mean("{:.1f}", (100 * each.hit_rate for each in cell)),
+        _mean("{:.1f}", (100 * each.ceiling_hit_rate for each in cell)),
+        _mean("{:.3f}", (each.ttft and each.ttft.mean for each in cell)),
+        _mean("{:.3f}", (each.ttft and each.ttft.p50 for each in cell)),
+        _mean("{:.3f}", (each.ttft and each.ttft.p95 for each in cell)),
+        _mean("{:.2f}", (each.e2e and each.e2e.mean for each in cell)),
+        _mean("{:.2f}", (each.e2e and each.e2e.p95 for each in cell)),
+        _mean("{:.1f}", (1000 * each.token_seconds for each in cell)),
+        _mean("{:.2f}", (each.request_spread and each.request_spread.variation for each in cell)),
+        _mean("{:.2f}", (each.token_spread and each.token_spread.variation for each in cell)),
         str(failed) if failed else "",
     ]
+
+
+def _mean(shape: str, values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return shape.format(fmean(known)) if known else "-"

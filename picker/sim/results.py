@@ -3,44 +3,9 @@
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from picker.sim.records import Records, Values
-
-
-class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """A distribution of durations, in seconds."""
-
-    mean: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-
-    @classmethod
-    def of(cls, values: Values) -> "Times":
-        """NaN where there are none."""
-        if not values.size:
-            return cls(mean=np.nan, p50=np.nan, p90=np.nan, p95=np.nan, p99=np.nan)
-        p50, p90, p95, p99 = np.percentile(values, (50, 90, 95, 99)).tolist()
-        return cls(mean=float(values.mean()), p50=p50, p90=p90, p95=p95, p99=p99)
-
-
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """How evenly a quantity lies over the replicas: 0 and 1 are even."""
-
-    variation: float
-    """Standard deviation over mean."""
-    peak: float
-    """Largest over mean."""
-
-    @classmethod
-    def of(cls, values: Values) -> "Spread":
-        """Of one value a replica."""
-        mean = float(values.mean()) if values.size else 0.0
-        if mean <= 0.0:
-            return cls(variation=0.0, peak=1.0)
-        return cls(variation=float(values.std()) / mean, peak=float(values.max()) / mean)
+from picker.sim.records import Records
+from picker.sim.statistics import Percentiles, Spread, percentiles, spread
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +27,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Cached prompt tokens over prompt tokens."""
     ceiling_hit_rate: float
     """Of one pooled LRU cache as large as all replicas' together."""
-    ttft: Times
-    e2e: Times
+    ttft: Percentiles | None
+    """`None`: nothing was answered."""
+    e2e: Percentiles | None
     token_seconds: float
     """Mean time per output token after the first."""
-    request_spread: Spread
-    token_spread: Spread
+    request_spread: Spread | None
+    token_spread: Spread | None
     """Of uncached prompt tokens and output tokens: the work."""
     output_tokens_per_second: float
     preemptions: int
@@ -88,11 +54,11 @@ def summarise(records: Records, **facts: Any) -> Result:
         failed=records.failed,
         hit_rate=float(cached.sum()) / prompts if prompts else 0.0,
         ceiling_hit_rate=records.ceiling_hit_rate,
-        ttft=Times.of(ttft),
-        e2e=Times.of(e2e),
+        ttft=percentiles(ttft),
+        e2e=percentiles(e2e),
         token_seconds=float((e2e - ttft).sum()) / later if later else 0.0,
-        request_spread=Spread.of(records.by_replica()),
-        token_spread=Spread.of(records.by_replica(prompt - cached + output)),
+        request_spread=spread(records.by_replica().tolist()),
+        token_spread=spread(records.by_replica(prompt - cached + output).tolist()),
         output_tokens_per_second=float(output.sum()) / records.ended_at if records.ended_at else 0.0,
         preemptions=records.preemptions,
         duration_seconds=records.ended_at,

@@ -52,14 +52,14 @@ class CacheAware(Peer):
         low, high = min(counts), max(counts)
         replica = None
         if not (high - low > BALANCE_ABS_THRESHOLD and high > BALANCE_REL_THRESHOLD * low) and blocks:
-            steps = self._tree.match(blocks).steps
+            steps = self._tree.match(blocks, now).steps
             if steps and steps[-1][1] * BLOCK_TOKENS > CACHE_THRESHOLD * request.prompt_tokens:
                 holders = [each for each in self.members if steps[-1][0] >> each & 1]
                 replica = max(holders, key=self._last_used.__getitem__)
         if replica is None:
             replica = self.least(self.members)
         if blocks:
-            self._tree.record(blocks, replica)
+            self._tree.record(blocks, replica, now)
         self._picks += 1
         self._last_used[replica] = self._picks
         return replica
