@@ -1,13 +1,16 @@
 """Clients and model servers that leave, at any point: nothing stays in flight, nobody else notices."""
 
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from picker.sim.envoy import BodyMode, EnvoyProcess
+from picker.sim.envoy import Balancing, BodyMode, EnvoyProcess
 from tests.envoy.clients import Http1Client, Http2Client, post
-from tests.envoy.lab import BODY, CHAT, Lab
-from tests.envoy.picker_process import wait_until
+from tests.envoy.lab import BODY, CHAT, FD, MIB, Lab
+from tests.envoy.picker_process import PickerProcess, wait_until
 from tests.envoy.upstream import sse_events
 
 JSON = [("content-type", "application/json")]
@@ -183,3 +186,37 @@ def test_a_hundred_aborts(lab: Lab, either: EnvoyProcess, rid: str) -> None:
             if number % 2:
                 client.reset(stream)
     lab.picker.wait_idle()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_is_flat_over_ten_thousand_aborts(lab: Lab) -> None:
+    """Cut anywhere, with prompts that nobody repeats: after a first thousand, ten thousand more add nothing."""
+    with PickerProcess(lab.addresses, "limits: {index_bytes_max: 1048576}\n") as picker:
+        config = lab.config(picker_address=picker.grpc_address, response_body=FD, balancing=Balancing.OVERRIDE_HOST)
+        with EnvoyProcess(config) as envoy:
+            abort_many(envoy, range(25))
+            wait_until(lambda: picker.in_flight() == 0, "in flight")
+            before = resident_bytes(picker)
+            abort_many(envoy, range(25, 275))
+            wait_until(lambda: picker.in_flight() == 0, "in flight")
+            assert picker.metric("picker_requests_total", outcome="aborted") > 5_000, "too few reached the picker"
+            assert resident_bytes(picker) - before < 4 * MIB
+
+
+def abort_many(envoy: EnvoyProcess, rounds: range) -> None:
+    """Forty requests a round on one connection, a third with whole bodies, half reset, all left behind."""
+    for number in rounds:
+        with Http2Client(envoy.port) as client:
+            for each in range(40):
+                body = b'{"prompt":"' + f"{number}-{each} ".encode() * 400 + b'"}'
+                stream = client.start("POST", "/v1/completions?do=sse", JSON)
+                whole = each % 3 == 0
+                client.data(stream, body if whole else body[: each * 37], end=whole)
+                if each % 2:
+                    client.reset(stream)
+
+
+def resident_bytes(picker: PickerProcess) -> int:
+    """Memory of the picker's process."""
+    pages = Path(f"/proc/{picker.process.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

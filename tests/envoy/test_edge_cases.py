@@ -82,6 +82,7 @@ def test_a_body_that_does_not_come_in_time(lab: Lab, response_body: BodyMode, ri
             assert bytes(got.body) == BODY
             assert got.values(DESTINATION) == [lab.upstream_of(rid).address]
             wait_until(lambda: picker.in_flight() == 0, "in flight")
+            assert picker.metric("picker_decisions_total", reason="headers") == 1
 
 
 def test_not_a_byte_of_the_body_comes(lab: Lab, rid: str) -> None:
