@@ -323,6 +323,24 @@ def test_a_port_in_use_is_an_oserror_that_names_it(kind: str) -> None:
         run(kind, scenario(taken.getsockname()[1]))
 
 
+def test_one_address_serves_ipv4_and_ipv6(kind: str) -> None:
+    """`--host ::`, for dual-stack clusters."""
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no dual-stack sockets here")
+
+    async def scenario() -> None:
+        methods = {"/test.Echo/Echo": lambda call: Echo(call, [], [])}
+        transport = make(kind)(methods, host="::", port=0, on_error=print)
+        await transport.start()
+        for address in ("127.0.0.1", "[::1]"):
+            async with grpc.aio.insecure_channel(f"{address}:{transport.port}") as channel:
+                (peer,) = await exchange(channel.stream_stream("/test.Echo/Echo")(), b"when")
+                assert peer.decode().count("[") == (1 if b":" in peer.rpartition(b":")[0] else 0)
+        await transport.stop()
+
+    run(kind, scenario())
+
+
 def test_the_peer_is_named(kind: str) -> None:
     async def scenario() -> None:
         async with Server(kind) as server, server.client() as echo:

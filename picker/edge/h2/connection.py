@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
             self.fail(fault.code, str(fault))
         except Exception as error:
             self.shared.on_error(error)
-            self.fail(frames.INTERNAL_ERROR, "")
+            self.fail(frames.INTERNAL_ERROR, "internal error")
         finally:
             self.sender.gathering = False
             self.sender.flush()
@@ -429,6 +429,8 @@ class Connection(asyncio.Protocol):
     def fail(self, code: int, text: str) -> None:
         """GOAWAY, end every call, close."""
         if not self.closing:
+            if code != frames.NO_ERROR:
+                self.shared.on_fault(self.peer, text)
             self.sender.out.append(frames.goaway(max(self.requests.last_id, 0), code, text))
             self.close()
 
@@ -452,8 +454,10 @@ class Connection(asyncio.Protocol):
         except (OSError, RuntimeError):  # the peer was faster
             transport.close()
 
-    def abort(self) -> None:
+    def abort(self, reason: str = "") -> None:
         """Cut the socket; nothing queued is worth waiting for."""
+        if reason:
+            self.shared.on_fault(self.peer, reason)
         self.closing = True
         if self.sender.transport is not None:
             self.sender.transport.abort()

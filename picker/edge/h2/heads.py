@@ -1,4 +1,4 @@
-"""Request header blocks: decoded by `hpack`, checked once, remembered by their bytes.
+"""Request header blocks: decoded, checked once, remembered by their bytes.
 
 A proxy's block is the same bytes from its second call on, because every field is in the HPACK
 dynamic table by then. While a block changes nothing in that table, its bytes alone say what it
@@ -9,13 +9,13 @@ answer is forgotten when the table changes; at most `_REMEMBERED_MAX` blocks, no
 """
 
 import re
-from typing import Any, Final
+from typing import Final
 
-import hpack
 import msgspec
 
 from picker.edge.h2 import frames
 from picker.edge.h2.frames import ConnectionFault
+from picker.edge.h2.hpack_reader import Field, HpackError, HpackReader, ListTooLong
 
 _REMEMBERED_MAX: Final = 64
 _REMEMBERED_BYTES_MAX: Final = 1024
@@ -28,6 +28,7 @@ _CONNECTION_FIELDS = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"),
 )
 _PSEUDO_FIELDS = frozenset((b":method", b":scheme", b":path", b":authority"))
+_FIELDS_READ = frozenset((b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding"))
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -44,21 +45,22 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     content_length: int | None = None
 
 
+_MALFORMED: Final = Head("", malformed=True)
+
+
 class HeadReader:
     """One connection's HPACK decoder and what it remembers."""
 
-    __slots__ = ("_decoder", "_newest", "_size", "remembered")
+    __slots__ = ("_changes", "_decoder", "remembered")
 
     def __init__(self, header_list_bytes_max: int) -> None:
-        self._decoder: Any = hpack.Decoder(max_header_list_size=header_list_bytes_max)
+        self._decoder = HpackReader(header_list_bytes_max, _valid)
+        self._changes = 0
         self.remembered: dict[bytes, Head] = {}
-        self._newest: object = None
-        self._size = 0
 
     def read(self, block: bytes) -> Head:
         """Decode one whole block. Raises `ConnectionFault`: the table is of no use after an error."""
-        fields = self._decode(block)
-        head = read_head(fields)
+        head = read_head(self._decode(block))
         if self._table_unchanged() and len(block) <= _REMEMBERED_BYTES_MAX:
             if len(self.remembered) >= _REMEMBERED_MAX:
                 self.remembered.clear()
@@ -69,55 +71,52 @@ class HeadReader:
         """Decode a block that follows the request's messages. False when it is malformed."""
         fields = self._decode(block)
         self._table_unchanged()
-        return not any(name[:1] == b":" or not _valid(name, value) for name, value in fields)
+        return all(valid and name[:1] != b":" for name, _, valid, _ in fields)
 
-    def _decode(self, block: bytes) -> list[tuple[bytes, bytes]]:
+    def _decode(self, block: bytes) -> list[Field]:
         try:
-            fields: list[tuple[bytes, bytes]] = self._decoder.decode(block, raw=True)
-        except hpack.OversizedHeaderListError:
+            return self._decoder.decode(block)
+        except ListTooLong:
             raise ConnectionFault(frames.ENHANCE_YOUR_CALM, "header list above SETTINGS_MAX_HEADER_LIST_SIZE") from None
-        except Exception:  # hpack lets IndexError and its kin through for some inputs
-            raise ConnectionFault(frames.COMPRESSION_ERROR, "header block cannot be decoded") from None
-        return fields
+        except HpackError as error:
+            raise ConnectionFault(frames.COMPRESSION_ERROR, f"header block cannot be decoded: {error}") from None
 
     def _table_unchanged(self) -> bool:
-        """Every insertion is a new tuple at the front; evictions alone (a smaller table) change the length."""
-        entries = self._decoder.header_table.dynamic_entries
-        newest = entries[0] if entries else None
-        if newest is self._newest and len(entries) == self._size:
+        if self._changes == self._decoder.changes:
             return True
-        self._newest, self._size = newest, len(entries)
+        self._changes = self._decoder.changes
         self.remembered.clear()
         return False
 
 
-def read_head(fields: list[tuple[bytes, bytes]]) -> Head:
+def read_head(fields: list[Field]) -> Head:
     """Check a request's fields (RFC 9113 section 8, gRPC over HTTP/2) and keep what matters."""
-    pseudo: dict[bytes, bytes] = {}
-    regular: dict[bytes, bytes] = {}
-    for name, value in fields:
-        if not _valid(name, value):
-            return Head("", malformed=True)
+    found: dict[bytes, bytes] = {}
+    regular = False
+    for name, value, valid, _ in fields:
+        if not valid:
+            return _MALFORMED
         if name[:1] == b":":
-            if regular or name in pseudo or name not in _PSEUDO_FIELDS:
-                return Head("", malformed=True)
-            pseudo[name] = value
+            if regular or name in found or name not in _PSEUDO_FIELDS:
+                return _MALFORMED
+            found[name] = value
         else:
-            if name == b"content-length" and regular.get(name, value) != value:
-                return Head("", malformed=True)
-            regular[name] = value
-    method, path = pseudo.get(b":method"), pseudo.get(b":path")
-    length = regular.get(b"content-length")
-    if not method or not path or not pseudo.get(b":scheme") or not (length is None or length.isdigit()):
-        return Head("", malformed=True)
-    timeout = regular.get(b"grpc-timeout")
+            regular = True
+            if name in _FIELDS_READ:
+                if name == b"content-length" and found.get(name, value) != value:
+                    return _MALFORMED
+                found[name] = value
+    method, path, length = found.get(b":method"), found.get(b":path"), found.get(b"content-length")
+    if not method or not path or not found.get(b":scheme") or not (length is None or length.isdigit()):
+        return _MALFORMED
+    timeout = found.get(b"grpc-timeout")
     timeout_seconds = None if timeout is None else _read_timeout(timeout)
     return Head(
         path.decode("latin-1"),
-        http_status=_http_status(method, regular.get(b"content-type", b"")),
+        http_status=_http_status(method, found.get(b"content-type", b"")),
         timeout_seconds=timeout_seconds,
         bad_timeout=timeout is not None and timeout_seconds is None,
-        encoding=regular.get(b"grpc-encoding", b"identity").decode("latin-1")[:40],
+        encoding=found.get(b"grpc-encoding", b"identity").decode("latin-1")[:40],
         content_length=None if length is None else int(length[:18]),
     )
 

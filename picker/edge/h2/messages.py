@@ -12,7 +12,6 @@ from picker.edge.h2.call import H2Call
 from picker.edge.h2.shared import Shared
 from picker.edge.transport import GrpcStatus
 
-
 _MESSAGE_BYTES_FREE: Final = 16
 """Messages shorter than this, prefix and all, count as frames that move no data: 5 bytes buy a handler call."""
 

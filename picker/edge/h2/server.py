@@ -1,6 +1,8 @@
 """The lean HTTP/2 transport: a listener, its connections, one timer for all of them."""
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -27,20 +29,26 @@ class H2Transport:
         tls: ssl.SSLContext | None = None,
         limits: H2Limits | None = None,
         on_error: Callable[[BaseException], None],
+        on_fault: Callable[[str, str], None] = lambda _peer, _reason: None,
     ) -> None:
-        """Nothing is bound before `start`. `tls` needs ALPN h2 (`picker.edge.tls.server_context` has it)."""
+        """Nothing is bound before `start`. `tls` needs ALPN h2 (`picker.edge.tls.server_context` has it).
+
+        `on_error` is told of exceptions, which are ours; `on_fault(peer, reason)` of connections closed for
+        something their peer did: a limit met, a rule broken, no sign of life.
+        """
         self.port = port
         self._host = host
         self._methods = methods
         self._limits = limits or H2Limits()
         self._tls = self._tls_now = tls
         self._on_error = on_error
+        self._on_fault = on_fault
         self._server: asyncio.Server | None = None
         self._shared: Shared | None = None
         self._connections: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._draining = False
-        self._waiting = False
+        self._waiters = 0
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -50,6 +58,7 @@ class H2Transport:
             self._methods,
             self._limits,
             on_error=self._on_error,
+            on_fault=self._on_fault,
             clock=loop.time,
             call_soon=loop.call_soon,
             call_later=loop.call_later,
@@ -58,20 +67,25 @@ class H2Transport:
         if self._tls is not None:
             # asyncio binds a listener to one context; at each handshake this one gives way to the newest.
             self._tls.sni_callback = self._newest_tls
-        seconds = self._limits.handshake_seconds
-        try:
-            self._server = await loop.create_server(
-                self._accept,
-                self._host,
-                self.port,
-                ssl=self._tls,
-                backlog=_BACKLOG,
-                ssl_handshake_timeout=None if self._tls is None else seconds,
-            )
-        except OSError as error:
-            raise OSError(error.errno, f"cannot listen on {self._host}:{self.port}: {error.strerror}") from None
+        self._server = await loop.create_server(
+            self._accept,
+            sock=self._bind(),
+            ssl=self._tls,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=None if self._tls is None else self._limits.handshake_seconds,
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         self._timer = loop.call_later(_TICK_SECONDS, self._tick)
+
+    def _bind(self) -> socket.socket:
+        """`::` listens on IPv4 too, where the system can."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        both = self._host == "::" and socket.has_dualstack_ipv6()
+        try:
+            return socket.create_server((self._host, self.port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(error.errno, f"cannot listen on {self._host}:{self.port}: {reason}") from None
 
     def refuse_new_calls(self) -> None:
         """Close the listener and send GOAWAY; calls in progress go on."""
@@ -83,16 +97,15 @@ class H2Transport:
 
     async def wait_idle(self, timeout_seconds: float) -> bool:
         """Wait until no call is open. False when the time ran out first."""
-        self._waiting = True
+        self._waiters += 1
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self.open_calls:
-                    self._changed.clear()
-                    await self._changed.wait()
+                    await self._change()
         except TimeoutError:
             return False
         finally:
-            self._waiting = False
+            self._waiters -= 1
         return True
 
     async def stop(self) -> None:
@@ -107,14 +120,12 @@ class H2Transport:
         try:
             async with asyncio.timeout(self._limits.close_seconds):
                 while self._connections:
-                    self._changed.clear()
-                    await self._changed.wait()
+                    await self._change()
         except TimeoutError:
             for connection in tuple(self._connections):
                 connection.abort()
             while self._connections:
-                self._changed.clear()
-                await self._changed.wait()
+                await self._change()
         await self._server.wait_closed()
         self._server = None
 
@@ -129,9 +140,13 @@ class H2Transport:
         """Calls in progress, or whose last bytes are not written yet."""
         return sum(len(connection.streams) for connection in self._connections)
 
-    def _newest_tls(self, socket: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: Any) -> None:
-        if self._tls_now is not None and socket.context is not self._tls_now:
-            socket.context = self._tls_now
+    async def _change(self) -> None:
+        """A call or a connection has ended. Waiters share one event: it is new for each change."""
+        await self._changed.wait()
+
+    def _newest_tls(self, peer: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: Any) -> None:
+        if self._tls_now is not None and peer.context is not self._tls_now:
+            peer.context = self._tls_now
 
     def _accept(self) -> Connection:
         assert self._shared is not None
@@ -140,6 +155,8 @@ class H2Transport:
     def _made(self, connection: Connection) -> str:
         """After the TLS handshake, where there is one; a connection that fails it is never known here."""
         self._connections.add(connection)
+        if self._server is None:
+            return "stopping"
         if len(self._connections) > self._limits.connections_max:
             return "too many connections"
         if self._draining:
@@ -148,15 +165,23 @@ class H2Transport:
 
     def _lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._changed.set()
+        self._tell_waiters()
 
     def _call_ended(self) -> None:
-        if self._waiting:
-            self._changed.set()
+        if self._waiters:
+            self._tell_waiters()
+
+    def _tell_waiters(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_TICK_SECONDS, self._tick)
         now = loop.time()
         for connection in tuple(self._connections):
-            connection.upkeep.tick(now)
+            try:
+                connection.upkeep.tick(now)
+            except Exception as error:
+                self._on_error(error)
+                connection.abort()

@@ -16,7 +16,17 @@ class Timer(Protocol):
 class Shared:
     """Methods, limits, clock and scheduling, and the budget of what is held for peers."""
 
-    __slots__ = ("buffered_bytes", "call_ended", "call_later", "call_soon", "clock", "limits", "methods", "on_error")
+    __slots__ = (
+        "buffered_bytes",
+        "call_ended",
+        "call_later",
+        "call_soon",
+        "clock",
+        "limits",
+        "methods",
+        "on_error",
+        "on_fault",
+    )
 
     def __init__(
         self,
@@ -24,15 +34,19 @@ class Shared:
         limits: H2Limits,
         *,
         on_error: Callable[[BaseException], None],
+        on_fault: Callable[[str, str], None] = lambda _peer, _reason: None,
         clock: Callable[[], float],
         call_soon: Callable[[Callable[[], None]], object],
         call_later: Callable[[float, Callable[[], None]], Timer],
         call_ended: Callable[[], None],
     ) -> None:
-        """`call_ended` is told after each call; clock and scheduling are asyncio's, passed in."""
+        """`on_fault(peer, reason)` is told of each connection that ends for its peer's fault, `call_ended` after
+        each call; clock and scheduling are asyncio's, passed in.
+        """
         self.methods = methods
         self.limits = limits
         self.on_error = on_error
+        self.on_fault = on_fault
         self.clock = clock
         self.call_soon = call_soon
         self.call_later = call_later

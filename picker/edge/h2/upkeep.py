@@ -95,7 +95,7 @@ class Upkeep:
         if found != self._unsent_before:
             self._unsent_before, self._stalled_since = found, now
         elif now - self._stalled_since > self._connection.shared.limits.send_stall_seconds:
-            self._connection.abort()
+            self._connection.abort("takes nothing of what waits for it")
         return True
 
     def _keep_alive(self, now: float) -> None:
@@ -104,7 +104,7 @@ class Upkeep:
             self._ping_sent_at = None
         if self._ping_sent_at is not None:
             if now - self._ping_sent_at > limits.keepalive_timeout_seconds:
-                self._connection.abort()
+                self._connection.abort("does not answer a keepalive PING")
         elif now - self.read_at > limits.keepalive_seconds:
             self._ping_sent_at = now
             self._connection.sender.out.append(frames.ping(_KEEPALIVE_PING, ack=False))

@@ -377,6 +377,8 @@ def test_an_attack_ends_as_it_should_and_a_second_connection_stays_served(name: 
     else:
         assert wire.goaway_code() == outcome
         assert wire.socket.eof
+    assert bool(wire.faults) == (outcome is not None or "pile up" in name)  # operators hear of it
+    assert {peer for peer, _ in wire.faults} <= {"127.0.0.1:1234"}
     assert not bystander.connection.closing
     bystander.send(DataFrame(1, message(b"ok")))
     assert bystander.answers(1) == [b"ok"] * 2
