@@ -13,9 +13,8 @@ are vLLM's V1 scheduler's (vllm/v1/core/sched/scheduler.py), first come first se
 * an abort takes effect between two steps.
 
 What a step lasts is the profile's formula. While the batch stays as it is, any number of decode
-steps is one event: their times are a closed form, blocks that sequences grow into are counted
-by phase (a sequence needs one every 16 steps), ends stand in a heap by step number. So the
-cost is by arrivals, prompts' chunks and ends, not by tokens, and nothing is approximated by it.
+steps is one event: their times are a closed form, the rest is in `decoding`. So the cost is by
+arrivals, prompts' chunks and ends, not by tokens, and nothing is approximated by it.
 
 Use: `submit` and `abort` at a time to which the model was advanced; `next_event_at` says when to
 `advance` again. Deviations from vLLM: blocks of a whole prompt are allocated at admission
@@ -23,16 +22,15 @@ Use: `submit` and `abort` at a time to which the model was advanced; `next_event
 that is not full when its request ends goes to the front of the free queue, not to the back.
 """
 
-from array import array
 from collections import deque
 from enum import Enum
-from heapq import heapify, heappop, heappush
 from math import sqrt
 
-from picker.sim.block_cache import BlockCache, Run
+from picker.sim.block_cache import BlockCache
+from picker.sim.decoding import DecodingBatch, EngineRequest, Sequence
 from picker.sim.profiles import BLOCK_TOKENS, Profile
 
-NO_IDS: "array[int]" = array("Q")
+__all__ = ["EngineRequest", "Event", "Kind", "ModelServer"]
 
 
 class Kind(Enum):
@@ -41,23 +39,6 @@ class Kind(Enum):
     FIRST_TOKEN = "first_token"
     FINISHED = "finished"
     PREEMPTED = "preempted"
-
-
-class EngineRequest:
-    """One request as the engine sees it.
-
-    `ids`: chained ids of the 16-token blocks of the prompt and, as far as anybody may ask for them
-    again, of the answer behind it. It may go on beyond both (a session's whole chain); the
-    engine reads no further than the tokens it computed, and never writes.
-    """
-
-    __slots__ = ("ids", "name", "output_tokens", "prompt_tokens")
-
-    def __init__(self, name: object, prompt_tokens: int, output_tokens: int, ids: "array[int]" = NO_IDS) -> None:
-        self.name = name
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.ids = ids
 
 
 class Event:
@@ -78,36 +59,7 @@ class Event:
         return f"<{self.kind.value} {self.name} at {self.at:.6f}>"
 
 
-class _Sequence:
-    """A request in the engine: where its computation stands."""
-
-    __slots__ = (
-        "cached_tokens",
-        "computed_tokens",
-        "decoding_since",
-        "end",
-        "generated_tokens",
-        "held_blocks",
-        "order",
-        "request",
-        "target_tokens",
-        "tree_blocks",
-    )
-
-    def __init__(self, request: EngineRequest) -> None:
-        self.request = request
-        self.order = 0  # of its last admission
-        self.end: Run | None = None
-        self.cached_tokens: int | None = None
-        self.target_tokens = request.prompt_tokens  # to compute before the next new token
-        self.generated_tokens = 0  # when decoding: as of the step `decoding_since`
-        self.computed_tokens = 0
-        self.held_blocks = 0  # in runs and private; when decoding: as of the step `decoding_since`
-        self.tree_blocks = 0  # of them, the leading ones that stand in runs
-        self.decoding_since: int | None = None
-
-
-def _admission_order(sequence: _Sequence) -> int:
+def _admission_order(sequence: Sequence) -> int:
     return sequence.order
 
 
@@ -123,24 +75,19 @@ class ModelServer:
         self.preemptions_total = 0
         self.busy_seconds = 0.0
         self._generated_total = 0
-        self._sequences: dict[object, _Sequence] = {}
-        self._waiting: deque[_Sequence] = deque()
-        self._running: dict[_Sequence, None] = {}  # in order of admission
-        self._partial: _Sequence | None = None
-        self._aborted: list[_Sequence] = []
+        self._sequences: dict[object, Sequence] = {}
+        self._waiting: deque[Sequence] = deque()
+        self._running: dict[Sequence, None] = {}  # in order of admission
+        self._partial: Sequence | None = None
+        self._aborted: list[Sequence] = []
         self._order = 0
-        # The decoding batch, as of step number `_step`.
-        self._step = 0
-        self._batch = 0
-        self._context_tokens = 0
-        self._phases = [0] * BLOCK_TOKENS  # how many sequences need a block in steps = index mod 16
-        self._ends: list[tuple[int, int, _Sequence]] = []  # (step after which it has its last token, ...)
+        self._batch = DecodingBatch()
         # What is being computed: `_steps` decode steps, or one mixed step with `_chunks` of prompts.
         self._started_at = now
         self._until: float | None = None
         self._steps = 0
         self._first_step_seconds = 0.0
-        self._chunks: list[tuple[_Sequence, int]] = []
+        self._chunks: list[tuple[Sequence, int]] = []
         self._grown_blocks = 0  # taken already: what the batch grows into in the first of these steps
 
     # Gauges and counters, as of the last `advance`; those with a time, at that time.
@@ -157,19 +104,19 @@ class ModelServer:
 
     def utilization(self, now: float) -> float:
         """Share of KV blocks in use, 0..1."""
-        growing = self._blocks_for(min(self._steps_done(now) + 1, self._steps)) - self._grown_blocks
+        growing = self._batch.blocks_for(min(self._steps_done(now) + 1, self._steps)) - self._grown_blocks
         return self.cache.utilization + growing / self.cache.total
 
     def generation_tokens_total(self, now: float) -> int:
         """Tokens generated so far."""
-        return self._generated_total + self._steps_done(now) * self._batch
+        return self._generated_total + self._steps_done(now) * self._batch.size
 
     def generated_tokens(self, name: object, now: float) -> int:
         """Tokens that a request in the engine has so far."""
         sequence = self._sequences[name]
         if sequence.decoding_since is None:
             return sequence.generated_tokens
-        return sequence.generated_tokens + self._step + self._steps_done(now) - sequence.decoding_since
+        return sequence.generated_tokens + self._batch.step + self._steps_done(now) - sequence.decoding_since
 
     def __contains__(self, name: object) -> bool:
         return name in self._sequences
@@ -185,7 +132,7 @@ class ModelServer:
                 f"request {request.name}: {request.prompt_tokens} + {request.output_tokens} tokens "
                 f"exceed the KV cache of {self.cache.total * BLOCK_TOKENS}"
             )
-        sequence = _Sequence(request)
+        sequence = Sequence(request)
         self._sequences[request.name] = sequence
         blocked = bool(self._waiting)
         self._waiting.append(sequence)
@@ -223,7 +170,7 @@ class ModelServer:
 
     def _at(self, steps: int) -> float:
         """When the first `steps` of the planned decode steps are over."""
-        growth = self.profile.context_token_seconds * self._batch * (steps * (steps - 1) // 2)
+        growth = self.profile.context_token_seconds * self._batch.size * (steps * (steps - 1) // 2)
         return self._started_at + steps * self._first_step_seconds + growth
 
     def _steps_done(self, now: float) -> int:
@@ -233,7 +180,7 @@ class ModelServer:
         elapsed = now - self._started_at
         if elapsed < self._first_step_seconds:
             return 0
-        square = self.profile.context_token_seconds * self._batch / 2
+        square = self.profile.context_token_seconds * self._batch.size / 2
         linear = self._first_step_seconds - square
         steps = int(2 * elapsed / (linear + sqrt(linear * linear + 4 * square * elapsed)))
         while self._at(steps + 1) <= now:
@@ -250,54 +197,26 @@ class ModelServer:
                 self._steps = steps
                 self._until = self._at(steps)
 
-    def _blocks_for(self, steps: int) -> int:
-        """Blocks that the batch grows into during the next `steps` steps."""
-        rounds, rest = divmod(steps, BLOCK_TOKENS)
-        count = rounds * self._batch
-        for step in range(self._step + 1, self._step + 1 + rest):
-            count += self._phases[step % BLOCK_TOKENS]
-        return count
-
-    def _steps_that_fit(self, steps: int) -> int:
-        """At most `steps`, as many as the free blocks allow; at least one."""
-        free = self.cache.free + self._grown_blocks
-        if self._batch * (steps // BLOCK_TOKENS + 1) <= free:
-            return steps
-        rounds = min(free // self._batch, steps // BLOCK_TOKENS)
-        fit = rounds * BLOCK_TOKENS
-        need = rounds * self._batch
-        while fit < steps:
-            need += self._phases[(self._step + fit + 1) % BLOCK_TOKENS]
-            if need > free:
-                break
-            fit += 1
-        return max(fit, 1)
-
     def _settle(self, at: float, events: list[Event]) -> None:
         """What was planned is computed: count it, emit first tokens and ends."""
         self.busy_seconds += at - self._started_at
         steps = self._steps
-        self.cache.take(self._blocks_for(steps) - self._grown_blocks)
-        self._step += steps
-        self._context_tokens += steps * self._batch
-        self._generated_total += steps * self._batch
-        ended: list[_Sequence] = []
+        self.cache.take(self._batch.blocks_for(steps) - self._grown_blocks)
+        self._generated_total += steps * self._batch.size
+        self._batch.advance(steps)
+        ended: list[Sequence] = []
         for sequence, tokens in self._chunks:
             sequence.computed_tokens += tokens
             if sequence.computed_tokens == sequence.target_tokens and self._prompt_done(sequence, at, events):
                 ended.append(sequence)
         self._chunks = []
-        ends = self._ends
-        while ends and ends[0][0] <= self._step:
-            sequence = heappop(ends)[2]
-            self._leave_batch(sequence)
-            ended.append(sequence)
+        ended += self._batch.pop_ended()
         if len(ended) > 1:
             ended.sort(key=_admission_order)  # who is released first is evicted first
         for sequence in ended:
             self._finish(sequence, at, events)
 
-    def _prompt_done(self, sequence: _Sequence, at: float, events: list[Event]) -> bool:
+    def _prompt_done(self, sequence: Sequence, at: float, events: list[Event]) -> bool:
         """Its next token is there. True if that was all it asked for; else it joins the batch."""
         request = sequence.request
         first = not sequence.generated_tokens
@@ -312,34 +231,17 @@ class ModelServer:
         missing = request.output_tokens - sequence.generated_tokens
         if not missing:
             return True
-        sequence.decoding_since = self._step
-        self._batch += 1
-        self._context_tokens += sequence.target_tokens
-        self._phases[(self._step + 1 - sequence.target_tokens) % BLOCK_TOKENS] += 1
-        heappush(self._ends, (self._step + missing, sequence.order, sequence))
+        self._batch.join(sequence, missing)
         return False
 
-    def _leave_batch(self, sequence: _Sequence) -> None:
-        """Off the decoding batch; its counts become plain numbers again."""
-        since = sequence.decoding_since
-        assert since is not None
-        steps = self._step - since
-        self._batch -= 1
-        self._phases[(since + 1 - sequence.target_tokens) % BLOCK_TOKENS] -= 1
-        sequence.decoding_since = None
-        sequence.generated_tokens += steps
-        sequence.computed_tokens += steps
-        sequence.held_blocks = -(-sequence.computed_tokens // BLOCK_TOKENS)
-        self._context_tokens -= sequence.computed_tokens
-
-    def _finish(self, sequence: _Sequence, at: float, events: list[Event]) -> None:
+    def _finish(self, sequence: Sequence, at: float, events: list[Event]) -> None:
         self._let_go(sequence)
         name = sequence.request.name
         if self._sequences.get(name) is sequence:
             del self._sequences[name]
             events.append(Event(at, Kind.FINISHED, name, sequence.cached_tokens or 0))
 
-    def _let_go(self, sequence: _Sequence) -> None:
+    def _let_go(self, sequence: Sequence) -> None:
         """Off the running ones; what it computed stays cached and idle."""
         self._commit(sequence)
         self.cache.release(sequence.end)
@@ -350,7 +252,7 @@ class ModelServer:
         if self._partial is sequence:
             self._partial = None
 
-    def _commit(self, sequence: _Sequence) -> None:
+    def _commit(self, sequence: Sequence) -> None:
         """Full blocks become cached ones."""
         ids = sequence.request.ids
         full = min(sequence.computed_tokens // BLOCK_TOKENS, len(ids))
@@ -366,25 +268,25 @@ class ModelServer:
             self._drop_aborted()
         preempted = self._make_room(at, events)
         # Running sequences come first, as in vLLM: what they evict, the queue no longer hits.
-        self._grown_blocks = self._phases[(self._step + 1) % BLOCK_TOKENS]
+        self._grown_blocks = self._batch.blocks_for_next_step
         self.cache.take(self._grown_blocks)
         chunks, pairs = self._fill(admit=not preempted)
         self._started_at = at
         self._chunks = chunks
-        profile = self.profile
+        profile, batch = self.profile, self._batch
         if chunks:
             self._steps = 1
             duration = profile.duration(
                 prefill_tokens=sum(tokens for _, tokens in chunks),
                 token_pairs=pairs,
-                sequences=self._batch,
-                context_tokens=self._context_tokens,
+                sequences=batch.size,
+                context_tokens=batch.context_tokens,
             )
             self._until = at + duration
-        elif self._batch:
-            self._first_step_seconds = profile.duration(sequences=self._batch, context_tokens=self._context_tokens)
-            steps = self._ends[0][0] - self._step
-            self._steps = 1 if preempted else self._steps_that_fit(steps)
+        elif batch.size:
+            self._first_step_seconds = profile.duration(sequences=batch.size, context_tokens=batch.context_tokens)
+            free = self.cache.free + self._grown_blocks
+            self._steps = 1 if preempted else batch.steps_that_fit(batch.steps_to_next_end, free)
             self._until = self._at(self._steps)
         else:
             assert not self._running and not self._waiting
@@ -397,17 +299,15 @@ class ModelServer:
         for sequence in gone:
             self._unschedule(sequence)
 
-    def _unschedule(self, sequence: _Sequence) -> None:
+    def _unschedule(self, sequence: Sequence) -> None:
         if sequence.decoding_since is not None:
-            self._leave_batch(sequence)
-            self._ends = [entry for entry in self._ends if entry[2] is not sequence]
-            heapify(self._ends)
+            self._batch.remove(sequence)
         self._let_go(sequence)
 
     def _make_room(self, at: float, events: list[Event]) -> bool:
         """Preempt until every decoding sequence has a block for its next token."""
         preempted = False
-        while self._phases[(self._step + 1) % BLOCK_TOKENS] > self.cache.free:
+        while self._batch.blocks_for_next_step > self.cache.free:
             victim = next(reversed(self._running))
             self._unschedule(victim)
             victim.target_tokens = victim.request.prompt_tokens + victim.generated_tokens
@@ -418,13 +318,13 @@ class ModelServer:
             preempted = True
         return preempted
 
-    def _fill(self, *, admit: bool) -> tuple[list[tuple[_Sequence, int]], float]:
+    def _fill(self, *, admit: bool) -> tuple[list[tuple[Sequence, int]], float]:
         """Prompts' chunks for the next step, and their token pairs."""
         partial = self._partial
         if partial is None and not (admit and self._waiting):
             return [], 0.0
-        budget = self.profile.batch_tokens_max - self._batch
-        chunks: list[tuple[_Sequence, int]] = []
+        budget = self.profile.batch_tokens_max - self._batch.size
+        chunks: list[tuple[Sequence, int]] = []
         pairs = 0.0
         if partial is not None:
             pairs += self._schedule(partial, budget, chunks)
@@ -437,7 +337,7 @@ class ModelServer:
             budget -= chunks[-1][1]
         return chunks, pairs
 
-    def _admit(self, sequence: _Sequence) -> bool:
+    def _admit(self, sequence: Sequence) -> bool:
         """Hold what is cached and allocate the rest, or leave everything as it is."""
         tokens = sequence.target_tokens
         ids = sequence.request.ids
@@ -459,7 +359,7 @@ class ModelServer:
         self._running[sequence] = None
         return True
 
-    def _schedule(self, sequence: _Sequence, budget: int, chunks: list[tuple[_Sequence, int]]) -> float:
+    def _schedule(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> float:
         """Put the next chunk of a prompt into the step; returns its token pairs."""
         start = sequence.computed_tokens
         tokens = min(sequence.target_tokens - start, budget)
@@ -474,20 +374,11 @@ class ModelServer:
 
     def check(self) -> None:
         """Assert the invariants. For tests and simulations; costs time."""
-        private = self._grown_blocks
-        phases = [0] * BLOCK_TOKENS
-        context = batch = 0
+        decoding = [sequence for sequence in self._running if sequence.decoding_since is not None]
+        private = self._grown_blocks + self._batch.check(decoding)
         for sequence in self._running:
-            computed, held = sequence.computed_tokens, sequence.held_blocks
-            if sequence.decoding_since is not None:
-                computed += self._step - sequence.decoding_since
-                held = -(-computed // BLOCK_TOKENS)
-                phases[(self._step + 1 - computed) % BLOCK_TOKENS] += 1
-                context += computed
-                batch += 1
-            private += held - sequence.tree_blocks
-        assert (phases, context, batch) == (self._phases, self._context_tokens, self._batch)
-        assert len(self._ends) == batch
+            if sequence.decoding_since is None:
+                private += sequence.held_blocks - sequence.tree_blocks
         assert not set(self._running) & set(self._waiting)
         assert len(self._running) <= self.profile.sequences_max
         assert (self._until is None) == (not self._running and not self._waiting)

@@ -59,7 +59,7 @@ class SimulatedServer:
         models: tuple[str, ...] = ("m",),
         speed: float = 1.0,
         context_tokens_max: int = 131_072,
-        stream_interval_seconds: float = 0.05,
+        stream_interval_seconds: float = 0.1,
     ) -> None:
         self.profile = profile or PROFILES[DEFAULT_PROFILE]
         self.host = host
@@ -255,7 +255,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--kv-capacity-tokens", type=int, help="instead of the profile's")
     parser.add_argument("--models", default="m", help="comma-separated: the model, then its adapters")
     parser.add_argument("--speed", type=float, default=1.0, help="engine seconds a second")
-    parser.add_argument("--stream-interval-seconds", type=float, default=0.05)
+    parser.add_argument("--stream-interval-seconds", type=float, default=0.1)
     return parser.parse_args(arguments)
 
 
