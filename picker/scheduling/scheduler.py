@@ -139,7 +139,8 @@ def choose(columns: Columns, hot: int, among: Mask | None, config: Config, rng: 
             worth = config.routing.affinity_break * max(0.0, saved) * columns.rate_inverse.item(home)
             stays = cost.item(home) - cost.item(best) <= worth
             slot, reason = (home, Reason.AFFINITY) if stays else (best, Reason.BREAK)
-    if len(cost) > 1 and rng.random() < config.epsilon:
+    standing = len(cost) if among is None else np.count_nonzero(among)
+    if standing > 1 and rng.random() < config.epsilon:
         here = cost.item(slot)
         cost[slot] = _INFINITY
         other = _least(cost, rng)

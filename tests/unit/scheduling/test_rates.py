@@ -1,0 +1,122 @@
+"""What is learned: bounded, slow to move, per endpoint and per model, and forgotten with whom it was learned from."""
+
+import pytest
+
+from picker.config import Routing
+from picker.decision import Usage
+from picker.scheduling.rates import Rates
+
+
+@pytest.fixture
+def rates() -> Rates:
+    return Rates(Routing(), models_max=3)
+
+
+def rate(rates, slot=0):
+    return 1 / rates.rate_inverse[slot]
+
+
+def test_before_anything_is_learned_the_configured_constants_hold(rates):
+    assert rate(rates) == pytest.approx(10_000) and rates.mean_uncached_tokens == 512
+    assert tuple(rates.model("m")) == (4.0, 250.0) == tuple(rates.model(None))
+
+
+@pytest.mark.parametrize("true_rate", [2_000.0, 10_000.0, 50_000.0])
+def test_a_rate_converges_to_what_is_observed_and_only_there(rates, true_rate):
+    for _ in range(300):
+        rates.observe_prefill(1, 5000, 5000 / true_rate)
+    assert rate(rates, 1) == pytest.approx(true_rate, rel=0.01)
+    assert rate(rates, 0) == pytest.approx(10_000)
+
+
+@pytest.mark.parametrize("seconds", [1e-12, 1e-6, 1e6, 1e300])
+def test_a_learned_rate_stays_within_thirty_times_the_configured_one(rates, seconds):
+    for _ in range(1000):
+        rates.observe_prefill(0, 2000, seconds)
+    assert 10_000 / 30.001 <= rate(rates) <= 10_000 * 30.001
+
+
+@pytest.mark.parametrize(
+    ("slot", "tokens", "seconds"), [(0, 1023, 9.0), (0, 5000, 0.0), (0, 5000, -1.0), (-1, 5000, 9.0)]
+)
+def test_what_teaches_nothing_changes_nothing(rates, slot, tokens, seconds):
+    before = rates.rate_inverse.copy()
+    rates.observe_prefill(slot, tokens, seconds)
+    assert (rates.rate_inverse == before).all()
+
+
+def test_one_odd_answer_moves_little(rates):
+    rates.observe_prefill(0, 5000, 5000.0)
+    assert rate(rates) > 10_000 / 2.5
+    rates.observe_usage("m", 4000, Usage(input_tokens=1, output_tokens=10**6))
+    assert rates.model("m").bytes_per_token <= 4.0 + 0.05 * 12.0001
+
+
+def test_a_slot_with_a_new_life_knows_nothing(rates):
+    rates.observe_prefill(0, 5000, 100.0)
+    rates.adopt(0)
+    assert rate(rates) == pytest.approx(10_000)
+    rates.adopt(500)
+    assert len(rates.rate_inverse) > 500 and rate(rates, 499) == pytest.approx(10_000)
+
+
+def test_sizes_are_learned_by_model_from_usage(rates):
+    for _ in range(200):
+        rates.observe_usage("a", 3000, Usage(input_tokens=1000, output_tokens=40))
+    assert tuple(rates.model("a")) == pytest.approx((3.0, 40.0), rel=0.01)
+    assert tuple(rates.model("b")) == (4.0, 250.0)
+
+
+@pytest.mark.parametrize(
+    ("prompt_bytes", "usage"),
+    [
+        (511, Usage(input_tokens=1)),
+        (None, Usage(input_tokens=100)),
+        (4000, Usage(input_tokens=0)),
+        (4000, Usage(input_tokens=None)),
+    ],
+)
+def test_bytes_per_token_are_not_learned_from_what_says_nothing_of_them(rates, prompt_bytes, usage):
+    rates.observe_usage("m", prompt_bytes, usage)
+    assert tuple(rates.model("m")) == (4.0, 250.0)
+
+
+def test_no_answer_at_all_is_an_answer_length(rates):
+    for _ in range(200):
+        rates.observe_usage("m", None, Usage(output_tokens=0))
+    assert rates.model("m").output_tokens == pytest.approx(0, abs=0.1)
+
+
+def test_bytes_per_token_stay_between_a_half_and_sixteen(rates):
+    for _ in range(500):
+        rates.observe_usage("low", 1000, Usage(input_tokens=10**9))
+        rates.observe_usage("high", 10**9, Usage(input_tokens=1))
+    assert rates.model("low").bytes_per_token >= 0.5 and rates.model("high").bytes_per_token <= 16.0
+
+
+def test_models_are_bounded_in_number_and_in_the_length_of_their_names(rates):
+    for name in ("a", "b", "a", "c", "d"):
+        rates.observe_usage(name, None, Usage(output_tokens=1))
+    assert [rates.model(name).output_tokens < 250 for name in "abcd"] == [True, False, True, True]
+    rates.observe_usage("n" * 1_000_000, None, Usage(output_tokens=1))
+    assert max(map(len, rates._models)) <= 256
+    assert rates.model("n" * 1_000_000).output_tokens < 250
+
+
+def test_learning_can_be_switched_off(rates):
+    rates.observe_prefill(0, 5000, 50.0)
+    rates.reconfigure(Routing(learn=False), models_max=3)
+    assert rate(rates) == pytest.approx(10_000)
+    rates.observe_prefill(0, 5000, 50.0)
+    rates.observe_usage("m", 4000, Usage(input_tokens=100, output_tokens=1))
+    assert rate(rates) == pytest.approx(10_000) and tuple(rates.model("m")) == (4.0, 250.0)
+
+
+def test_a_reload_keeps_what_was_learned_unless_the_constant_itself_changed(rates):
+    for _ in range(100):
+        rates.observe_prefill(0, 5000, 50.0)
+    learned = rate(rates)
+    rates.reconfigure(Routing(affinity_break=2.0), models_max=3)
+    assert rate(rates) == learned
+    rates.reconfigure(Routing(prefill_tokens_per_second=5000.0), models_max=3)
+    assert rate(rates) == pytest.approx(5000)
