@@ -18,7 +18,7 @@ from picker.sim.records import Records
 from picker.sim.report_table import table
 from picker.sim.results import Result
 from picker.sim.simulate import Knees, Run, simulate
-from picker.sim.sources import Source, Trace, Workload
+from picker.sim.sources import Source, Workload, open_file
 from picker.sim.traces import TraceError
 from picker.sim.workloads import WORKLOADS
 
@@ -120,7 +120,7 @@ def base_run(options: argparse.Namespace) -> Run:
 
 
 def _source(options: argparse.Namespace) -> Source:
-    return Workload(options.workload) if options.trace is None else Trace(options.trace)
+    return Workload(options.workload) if options.trace is None else open_file(options.trace)
 
 
 def _numbers(option: str, text: str) -> tuple[float, ...]:

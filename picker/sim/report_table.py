@@ -45,18 +45,18 @@ def _values(cell: list[Result]) -> list[str]:
     return [
         _mean("{:.1f}", (100 * each.hit_rate for each in cell)),
         _mean("{:.1f}", (100 * each.ceiling_hit_rate for each in cell)),
-        _mean("{:.3f}", (each.ttft and each.ttft.mean for each in cell)),
-        _mean("{:.3f}", (each.ttft and each.ttft.p50 for each in cell)),
-        _mean("{:.3f}", (each.ttft and each.ttft.p95 for each in cell)),
-        _mean("{:.2f}", (each.e2e and each.e2e.mean for each in cell)),
-        _mean("{:.2f}", (each.e2e and each.e2e.p95 for each in cell)),
+        _mean("{:.3f}", (each.ttft.mean for each in cell if each.ttft)),
+        _mean("{:.3f}", (each.ttft.p50 for each in cell if each.ttft)),
+        _mean("{:.3f}", (each.ttft.p95 for each in cell if each.ttft)),
+        _mean("{:.2f}", (each.e2e.mean for each in cell if each.e2e)),
+        _mean("{:.2f}", (each.e2e.p95 for each in cell if each.e2e)),
         _mean("{:.1f}", (1000 * each.token_seconds for each in cell)),
-        _mean("{:.2f}", (each.request_spread and each.request_spread.variation for each in cell)),
-        _mean("{:.2f}", (each.token_spread and each.token_spread.variation for each in cell)),
+        _mean("{:.2f}", (each.request_spread.variation for each in cell if each.request_spread)),
+        _mean("{:.2f}", (each.token_spread.variation for each in cell if each.token_spread)),
         str(failed) if failed else "",
     ]
 
 
-def _mean(shape: str, values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None]
+def _mean(shape: str, values: Iterable[float]) -> str:
+    known = list(values)
     return shape.format(fmean(known)) if known else "-"

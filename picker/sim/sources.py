@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from picker.sim import traces, workloads
+from picker.sim import recorded, recording, traces, workloads
 from picker.sim.prompts import Segment, Session
 from picker.sim.scripts import Script, SessionScript
 
@@ -78,6 +78,31 @@ class Trace(msgspec.Struct, frozen=True):
         return _scripts(_traced(self.path, seed, requests, rate, warm_up))
 
 
+class Recording(msgspec.Struct, frozen=True):
+    """What `picker serve --record` wrote. Its rate is a speed; it has one run, whatever the seed."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The file's, without its kind."""
+        return self.path.stem
+
+    @property
+    def unit(self) -> str:
+        """Times as fast."""
+        return "x"
+
+    def scripts(self, seed: int, requests: int, rate: float, warm_up: float) -> Iterator[Script]:
+        """Its first `requests` requests."""
+        return iter(_recorded(self.path, requests, rate, warm_up))
+
+
+def open_file(path: Path) -> Source:
+    """A recording or a trace, as the file itself says."""
+    return Trace(path) if recording.header(path) is None else Recording(path)
+
+
 class Planned(NamedTuple):
     """A session and how many of its first turns belong to the warm-up."""
 
@@ -98,6 +123,11 @@ def _generated(workload: Workload, seed: int, requests: int, rate: float, warm_u
 @lru_cache(maxsize=2)
 def _traced(path: Path, seed: int, requests: int, rate: float, warm_up: float) -> list[Planned]:
     return first_planned(traces.open_trace(path, seed, rate), requests, warm_up)
+
+
+@lru_cache(maxsize=2)
+def _recorded(path: Path, requests: int, rate: float, warm_up: float) -> list[Script]:
+    return recorded.scripts(path, requests, rate, warm_up)
 
 
 def settled(stream: Iterator[Session], seconds: float) -> Iterator[Session]:
