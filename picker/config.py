@@ -21,6 +21,12 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Weight = Annotated[float, Meta(ge=0.0, le=1_000_000.0)]
 Seconds = Annotated[float, Meta(ge=0.0, le=86_400.0)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
+HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", max_length=128)]
+"""RFC 9110, 5.1: a token."""
+
+
+ROLE_LABEL = "llm-d.ai/role"
+"""What a model server does where prefill and decode are split: llm-d's label."""
 
 
 class ConfigError(ValueError):
@@ -37,6 +43,13 @@ class Weights(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prefix: Annotated[Weight, Meta(description="Seconds of prefill that a cached prefix saves. Above 0.")] = 3.0
     queue: Annotated[Weight, Meta(description="Seconds of prefill already waiting on the endpoint.")] = 3.0
     kv: Annotated[Weight, Meta(description="Seconds of decoding, and of KV cache that will not fit.")] = 2.0
+    lora: Annotated[
+        Weight, Meta(description="Seconds until a LoRA adapter is loaded. Counts for requests that name an adapter.")
+    ] = 3.0
+    gpu: Annotated[
+        Weight,
+        Meta(description="The request's own seconds, as far as the GPU is busy. Needs engine_metrics.gpu_url; 0: off."),
+    ] = 0.0
 
 
 class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +71,59 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models_max: Annotated[
         int, Meta(ge=1, le=100_000, description="Models for which rates are learned; the least recently used go.")
     ] = 256
+    response_ids_max: Annotated[
+        int, Meta(ge=0, le=2**24, description="Stored responses and conversations whose server is remembered.")
+    ] = 50_000
+    response_ids_seconds: Annotated[Seconds, Meta(description="How long they are remembered after their last use.")] = (
+        86_400.0
+    )
+
+
+class EndpointLabels(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which endpoints may be asked at all, by their labels."""
+
+    match: Annotated[dict[str, str], Meta(description="Labels that an endpoint must have, with their values.")] = {}
+    not_in: Annotated[
+        dict[str, list[str]],
+        Meta(description="Values that a label must not have. By default, servers that only prefill or encode are out."),
+    ] = msgspec.field(default_factory=lambda: {ROLE_LABEL: ["prefill", "encode", "encode-prefill"]})
+    header: Annotated[
+        HeaderName | None,
+        Meta(description="A request header that narrows them further: `label=value,label!=value`. null: none."),
+    ] = None
+
+
+class SessionAffinity(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Requests of one session go to the server that took the last one, as long as it is there."""
+
+    header: Annotated[HeaderName | None, Meta(description="A request header whose value names the session.")] = None
+    cookie: Annotated[
+        HeaderName | None, Meta(description="A cookie whose value names it, where the header does not.")
+    ] = None
+    seconds: Annotated[Seconds, Meta(description="How long a session is remembered after its last request.")] = 3600.0
+    sessions_max: Annotated[
+        int, Meta(ge=1, le=2**24, description="Sessions remembered; the least recently used go.")
+    ] = 50_000
+
+
+class Debug(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For those who look into a decision."""
+
+    explain_header: Annotated[
+        bool, Meta(description="Answers carry x-picker-explain: endpoint, reason, matched share and cost.")
+    ] = False
+
+
+class Tracing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """OpenTelemetry spans, one a request. Needs the extra `tracing`."""
+
+    otlp_endpoint: Annotated[
+        Annotated[str, Meta(pattern="^https?://")] | None,
+        Meta(description="OTLP over gRPC, http://collector:4317; null: off."),
+    ] = None
+    sample_ratio: Annotated[
+        Share, Meta(description="Share of requests traced where the client or proxy has not decided.")
+    ] = 0.1
 
 
 class Saturation(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,6 +186,10 @@ class Routing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     index_oversize: Annotated[
         float, Meta(ge=0.1, le=10, description="Index capacity over the engine's KV capacity, per endpoint.")
     ] = 1.25
+    adapter_load_seconds: Annotated[Seconds, Meta(description="Until a LoRA adapter is loaded that is not.")] = 0.5
+    adapter_wait_seconds: Annotated[
+        Seconds, Meta(description="The same where all adapter slots are in use, so that it must wait for one.")
+    ] = 2.0
     learn: Annotated[bool, Meta(description="Learn prefill rates, bytes per token and answer lengths online.")] = True
 
 
@@ -152,6 +222,13 @@ class EngineMetrics(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float, Meta(ge=0.1, le=3600, description="Age from which a reading counts as unknown.")
     ] = 5.0
     concurrency_max: Annotated[int, Meta(ge=1, le=1024, description="Scrapes at the same time.")] = 32
+    gpu_url: Annotated[
+        Annotated[str, Meta(pattern="^http://")] | None,
+        Meta(
+            description="DCGM exporter of an endpoint's machine, http://{node}:9400/metrics; {host}, {name} and "
+            "{namespace} are known too. null: not read."
+        ),
+    ] = None
 
 
 class Drain(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -184,6 +261,8 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     objectives: Annotated[
         dict[str, int], Meta(description="Priority by name of the x-gateway-inference-objective header; below 0 sheds.")
     ] = {}
+    endpoint_labels: EndpointLabels = EndpointLabels()
+    session_affinity: SessionAffinity = SessionAffinity()
     limits: Limits = Limits()
     saturation: Saturation = Saturation()
     ejection: Ejection = Ejection()
@@ -191,6 +270,8 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine_metrics: EngineMetrics = EngineMetrics()
     tls: Tls = Tls()
     drain: Drain = Drain()
+    tracing: Tracing = Tracing()
+    debug: Debug = Debug()
 
     def __post_init__(self) -> None:
         if self.weights.prefix <= 0:
@@ -201,7 +282,14 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("ejection.seconds_max is below ejection.seconds")
 
 
-RESTART_ONLY = ("tls.certificate_file", "tls.key_file", "limits.index_bytes_max")
+RESTART_ONLY = (
+    "tls.certificate_file",
+    "tls.key_file",
+    "limits.index_bytes_max",
+    "engine_metrics.gpu_url",
+    "tracing.otlp_endpoint",
+    "tracing.sample_ratio",
+)
 """Keys whose change needs a restart (the files themselves are read again when they change)."""
 
 
@@ -262,6 +350,15 @@ def warnings(config: Config) -> tuple[str, ...]:
             f"routing.index_oversize {config.routing.index_oversize:g}: an index smaller than the engine's cache "
             "forgets prefixes that are still there; oversize it when unsure"
         )
+    if ROLE_LABEL not in config.endpoint_labels.not_in:
+        found.append(
+            f"endpoint_labels.not_in does not name {ROLE_LABEL}: servers that only prefill get ordinary requests; "
+            "add it with the default's values, or with [] where that is meant"
+        )
+    if weights.gpu and config.engine_metrics.gpu_url is None:
+        found.append("weights.gpu has no effect without engine_metrics.gpu_url: say where the exporters are")
+    if weights.gpu and config.scoring == "normalized":
+        found.append("weights.gpu has no effect with scoring: normalized; use cost, or leave the weight at 0")
     return tuple(found)
 
 

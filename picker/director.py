@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from picker.api.hints import NO_HINTS, HintRules, Hints, hint_rules
 from picker.api.request import BYTES_PER_TOKEN_ID, InferenceRequest
 from picker.config import Config
 from picker.decision import Decision, Picked, Reason, Shed, Unavailable, Usage
@@ -20,13 +21,18 @@ from picker.pool.backoff import Rng
 from picker.pool.datastore import Change, Datastore
 from picker.pool.endpoint import Endpoint, EndpointSpec, EngineSample
 from picker.pool.inflight import Charge, InflightLedger
+from picker.pool.labels import Selector, selector
 from picker.pool.snapshot import Column, Mask, Snapshot
 from picker.prefix.blocks import BLOCK_BYTES, block_hashes, chain_seed
 from picker.prefix.index import NO_MATCH, Match, PrefixIndex, Recorded
 from picker.scheduling import explanation, scheduler
+from picker.scheduling.adapters import AdapterBook
 from picker.scheduling.columns import Columns
 from picker.scheduling.ejection import EjectionBook
+from picker.scheduling.filters import FILTERS
+from picker.scheduling.filters.query import Query
 from picker.scheduling.rates import Rates
+from picker.scheduling.stickiness import Stickiness, Stuck
 
 _NO_HASHES = array("Q")
 
@@ -34,21 +40,26 @@ _NO_HASHES = array("Q")
 class Booking:
     """A decision's entries in the books: what `finish` must undo or learn from. One per pick."""
 
-    __slots__ = ("charge", "hashes", "model", "prompt_bytes", "recorded")
+    __slots__ = ("adapter", "charge", "hashes", "model", "prompt_bytes", "recorded", "stuck")
 
     def __init__(
         self,
         charge: Charge,
+        *,
         hashes: "array[int]",
         recorded: Recorded | None,
         model: str | None,
         prompt_bytes: int | None,
+        adapter: str | None,
+        stuck: Stuck | None,
     ) -> None:
         self.charge = charge
         self.hashes = hashes
         self.recorded = recorded
         self.model = model
         self.prompt_bytes = prompt_bytes
+        self.adapter = adapter
+        self.stuck = stuck
 
     @property
     def endpoint(self) -> Endpoint:
@@ -60,6 +71,7 @@ class _View(NamedTuple):
     """What a decision looks at."""
 
     snapshot: Snapshot
+    hints: Hints
     hashes: "array[int]"
     match: Match
     columns: Columns
@@ -82,6 +94,10 @@ class Director:
         )
         self.rates = Rates(config.routing, models_max=config.limits.models_max)
         self.ejection = EjectionBook()
+        self.adapters = AdapterBook()
+        self.stickiness = Stickiness(config)
+        self.hint_rules: HintRules | None = hint_rules(config)
+        self._selectors = _selectors(config)
         self.objectives: dict[str, int] = {}
         """Priorities that the cluster defines; those of the configuration win."""
 
@@ -100,14 +116,17 @@ class Director:
             capacity = sample.kv_capacity_tokens if sample is not None else None
             self.index.set_capacity(endpoint.slot, None if capacity is None else self._index_blocks(capacity))
         self.rates.reconfigure(config.routing, models_max=config.limits.models_max)
+        self.stickiness.reconfigure(config)
+        self.hint_rules = hint_rules(config)
+        self._selectors = _selectors(config)
 
     def replace_endpoints(self, specs: Iterable[EndpointSpec]) -> Change:
         """A source tells its whole set. Those who left take their index entries with them at once."""
         change = self.datastore.replace(specs)
-        for slot in change.left_slots:
+        for endpoint, slot in zip(change.left, change.left_slots, strict=True):
             self.index.purge(slot)
-        for endpoint in change.left:
             self.ejection.forget(endpoint)
+            self.adapters.forget(endpoint, slot)
         for endpoint in change.joined:
             self.rates.adopt(endpoint.slot)
         return change
@@ -118,6 +137,7 @@ class Director:
         if reading is None:
             return False
         slot = reading.endpoint.slot
+        self.adapters.record(reading.endpoint, sample, restarted=reading.restarted)
         if reading.restarted:
             self.index.purge(slot)
         if (reading.restarted or reading.capacity_changed) and sample.kv_capacity_tokens is not None:
@@ -135,15 +155,18 @@ class Director:
         subset: Sequence[str] | None = None,
         objective: str | None = None,
         first_chunk_visible: bool = False,
+        hints: Hints = NO_HINTS,
     ) -> Decision:
         """Choose, charge, record.
 
         `subset`: the endpoints the proxy allows (`ip:port`, or `ip` for all its ports); `None` is all.
         `first_chunk_visible`: response bodies pass here, so a stream's first chunk will be seen.
+        `hints`: what the request's headers and path say.
         """
         self.ledger.expire(now)
         snapshot = self.datastore.snapshot(now)
-        among = self._among(snapshot, subset, now)
+        selectors = self._selectors if hints.labels is None else (*self._selectors, hints.labels)
+        among = self._among(snapshot, Query(request.model, subset, selectors, self.datastore.models), now)
         if isinstance(among, Unavailable):
             return among
         priority = self.priority(objective)
@@ -156,9 +179,12 @@ class Director:
         if hashes is None:
             hashes = block_hashes(chain_seed(request.model, request.cache_salt), request.prompt)
         match = self.index.match(hashes, now) if hashes else NO_MATCH
-        view = _View(snapshot, hashes, match, self._columns(request, snapshot, match, now))
+        view = _View(snapshot, hints, hashes, match, self._columns(request, snapshot, match, now))
         hot = scheduler.hot_bits(match, self.config.threshold, self._bytes_per_token(request), among)
-        choice = scheduler.choose(view.columns, hot, among, self.config, rng)
+        holder = self.stickiness.holder(request, hints, now)
+        choice = scheduler.choose(
+            view.columns, hot, among, self.config, rng, holder=None if holder is None else holder.slot
+        )
         return self._book(request, view, choice, now, first_chunk_visible)
 
     def first_token(self, booking: Booking, now: float) -> None:
@@ -207,13 +233,24 @@ class Director:
             self.ledger.time_prefill(charge, charge.charged_at_seconds + self._prefill_seconds(charge))
         if booking.hashes:
             booking.recorded = self.index.record(booking.hashes, endpoint.slot, now)
+        if booking.adapter is not None:
+            self.adapters.released(old.endpoint, booking.adapter)
+            self.adapters.picked(endpoint, booking.adapter)
+        if booking.stuck is not None:
+            self.stickiness.moved(booking.stuck, endpoint, now)
         return True
+
+    def created(self, booking: Booking, name: str, now: float) -> None:
+        """The answer is a response or conversation of this id, stored where it was made."""
+        self.stickiness.created(name, booking.endpoint, now)
 
     def finish(self, booking: Booking, *, reached: bool, usage: Usage | None = None) -> None:
         """The request is over, however it ended. `reached`: the endpoint may have computed it."""
         if not self.ledger.release(booking.charge):
             return
         self.ejection.released(booking.charge)
+        if booking.adapter is not None:
+            self.adapters.released(booking.endpoint, booking.adapter)
         if not reached:
             self._withdraw(booking)
         if usage is not None:
@@ -232,21 +269,18 @@ class Director:
 
     # Steps of a decision -------------------------------------------------------------------
 
-    def _among(self, snapshot: Snapshot, subset: Sequence[str] | None, now: float) -> Mask | Unavailable | None:
-        """Who stands for the choice: ready, in the subset, not ejected. `None`: every slot."""
+    def _among(self, snapshot: Snapshot, query: Query, now: float) -> Mask | Unavailable | None:
+        """Who stands for the choice: ready, past every filter, not ejected. `None`: every slot."""
         if not snapshot.ready_count:
             word = "no_endpoints" if snapshot.synced else "not_synced"
             return Unavailable("no ready endpoint in the pool", word)
         among = snapshot.ready_mask if snapshot.ready_count < snapshot.width else None
-        if subset is not None:
-            allowed = np.zeros(snapshot.width, dtype=np.bool_)
-            for entry in subset:
-                found = snapshot.by_address.get(entry)
-                for endpoint in (found,) if found else snapshot.by_host.get(entry.strip("[]"), ()):
-                    allowed[endpoint.slot] = True
-            if not allowed.any():
-                return Unavailable("no endpoint of the requested subset is ready", "subset_empty")
-            among = allowed
+        for each in FILTERS:
+            mask = each.mask(snapshot, query)
+            if mask is not None:
+                among = mask if among is None else among & mask
+                if not among.any():
+                    return Unavailable(each.message, each.word)
         ejected = self.ejection.ejected(now)
         if ejected:
             healthy = np.copy(snapshot.ready_mask if among is None else among)
@@ -299,12 +333,20 @@ class Director:
             kv_cache_utilization=snapshot.kv_cache_utilization,
             rate_inverse=self.rates.rate_inverse[:width],
             routing=routing,
+            adapter=self._adapter_masks(request.model, snapshot),
+            gpu_utilization=snapshot.gpu_utilization,
         )
+
+    def _adapter_masks(self, model: str | None, snapshot: Snapshot) -> tuple[Mask, Mask] | None:
+        """Where the model is loaded and where it must wait, if it is an adapter."""
+        if model is None or not self.datastore.models.is_adapter(model):
+            return None
+        return self.adapters.masks(model, snapshot)
 
     def _book(
         self, request: InferenceRequest, view: "_View", choice: scheduler.Choice, now: float, first_chunk_visible: bool
     ) -> Picked:
-        snapshot, hashes, match, columns = view
+        snapshot, hints, hashes, match, columns = view
         slot = choice.slot
         endpoint = snapshot.endpoints[slot]
         assert endpoint is not None, "chose a slot without an endpoint"
@@ -319,16 +361,29 @@ class Director:
         )
         self.rates.observe_uncached(uncached)
         self.ejection.picked(endpoint, charge, now)
+        adapter = request.model if columns.adapter is not None else None
+        if adapter is not None:
+            self.adapters.picked(endpoint, adapter)
+        stuck = self.stickiness.went(request, hints, endpoint, now)
         recorded = self.index.record(hashes, slot, now) if hashes else None
         sized = None if request.has_media or request.exact_tokens else request.prompt_bytes
         slots = scheduler.ranked(choice, self.config.destinations_max) if self.config.destinations_max > 1 else (slot,)
         addresses = tuple(each.spec.address for at in slots if (each := snapshot.endpoints[at]) is not None)
-        reason = choice.reason if request.prompt or request.block_hashes is not None else Reason.HEADERS
+        by_prompt = request.prompt or request.block_hashes is not None or choice.reason is Reason.STICKY
+        reason = choice.reason if by_prompt else Reason.HEADERS
         return Picked(
             addresses=addresses,
             reason=reason,
             matched_share=match_share(match, slot) if request.prompt or hashes else None,
-            charge=Booking(charge, hashes, recorded, request.model, sized),
+            charge=Booking(
+                charge,
+                hashes=hashes,
+                recorded=recorded,
+                model=request.model,
+                prompt_bytes=sized,
+                adapter=adapter,
+                stuck=stuck,
+            ),
             explain=explanation.Later(snapshot, choice, columns, reason, match.blocks),
             predicted_ttft_seconds=ttft,
         )
@@ -349,6 +404,11 @@ class Director:
         """An engine's KV capacity in our blocks, oversized as configured."""
         routing = self.config.routing
         return max(1, int(capacity_tokens * routing.bytes_per_token * routing.index_oversize / BLOCK_BYTES))
+
+
+def _selectors(config: Config) -> tuple[Selector, ...]:
+    configured = selector(config.endpoint_labels.match, config.endpoint_labels.not_in)
+    return () if configured is None else (configured,)
 
 
 def match_share(match: Match, slot: int) -> float:

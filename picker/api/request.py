@@ -41,6 +41,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """As the client wrote it: `10`, `10.0` and `1e1` are all valid, and so is nonsense below 0."""
     cache_salt: str | None = None
     previous_response_id: str | None = None
+    """The stored response that this one continues: only the server that made it has it."""
+    conversation_id: str | None = None
 
 
 class InvalidBody(ValueError):

@@ -16,6 +16,10 @@ class _Item(Message, gc=False):
     output: Raw = NO_RAW
 
 
+class _Conversation(msgspec.Struct):
+    id: str
+
+
 class _Body(msgspec.Struct):
     input: Raw = NO_RAW
     instructions: Raw = NO_RAW
@@ -25,6 +29,7 @@ class _Body(msgspec.Struct):
     max_output_tokens: float | None = None
     cache_salt: str | None = None
     previous_response_id: str | None = None
+    conversation: str | _Conversation | None = None
 
 
 _decode_items = msgspec.json.Decoder(list[_Item]).decode
@@ -52,6 +57,7 @@ def parse(body: bytes) -> InferenceRequest:
         pieces.append(b"\x00user\n")
         put_text(fields.input, pieces)
     prompt = b"".join(pieces)
+    conversation = fields.conversation
     return InferenceRequest(
         api="responses",
         model=fields.model,
@@ -62,4 +68,5 @@ def parse(body: bytes) -> InferenceRequest:
         max_tokens=fields.max_output_tokens,
         cache_salt=fields.cache_salt,
         previous_response_id=fields.previous_response_id,
+        conversation_id=conversation.id if isinstance(conversation, _Conversation) else conversation,
     )

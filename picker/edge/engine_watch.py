@@ -27,6 +27,8 @@ JITTER = 0.1
 
 class _Model(msgspec.Struct):
     id: str
+    parent: str | None = None
+    """vLLM: the model that an adapter belongs to."""
 
 
 class _ModelList(msgspec.Struct):
@@ -131,6 +133,7 @@ class EngineWatch:
             self._unreadable = str(error)
         self._settled: Target | None = self._targets[0] if len(self._targets) == 1 else None
         self._models: frozenset[str] | None = None
+        self._adapters: frozenset[str] | None = None
         self._models_due_seconds: float | None = None
         self._timeouts = 0
         self._failing = False
@@ -216,6 +219,7 @@ class EngineWatch:
         return msgspec.structs.replace(
             result.sample,
             models=self._models,
+            adapters=self._adapters,
             gpu_utilization=gpu_utilization(self._spec) if gpu_utilization is not None else None,
         )
 
@@ -239,7 +243,9 @@ class EngineWatch:
             async with around.places, asyncio.timeout(around.settings.timeout_seconds):
                 page = await self._get(around.settings.scheme, host, port, "/v1/models")
             if page.status == 200:
-                self._models = frozenset(model.id for model in _MODELS.decode(page.body).data[:MODELS_MAX])
+                listed = _MODELS.decode(page.body).data[:MODELS_MAX]
+                self._models = frozenset(model.id for model in listed)
+                self._adapters = frozenset(model.id for model in listed if model.parent is not None)
         except (HttpError, TimeoutError, msgspec.MsgspecError) as error:
             # What was known stays, and the next round asks again.
             around.log.debug("%s: /v1/models: %s", self._spec.address, error)

@@ -17,7 +17,8 @@ import numpy as np
 
 from picker.pool.endpoint import Endpoint, EndpointSpec, EngineSample, split_address
 from picker.pool.inflight import InflightLedger
-from picker.pool.snapshot import Mask, Snapshot
+from picker.pool.model_lists import ModelLists
+from picker.pool.snapshot import Column, Mask, Snapshot
 
 
 class Change(NamedTuple):
@@ -46,6 +47,7 @@ class Datastore:
         self.synced = False
         self.samples: dict[str, EngineSample] = {}
         """Last reading by uid, whatever its age."""
+        self.models = ModelLists()
         self._ledger = ledger
         self._by_uid: dict[str, Endpoint] = {}
         self._slots: list[Endpoint | None] = []
@@ -101,6 +103,7 @@ class Datastore:
         before = self.samples.get(sample.uid)
         self.samples[sample.uid] = sample
         self._columns.put(endpoint.slot, sample, ours_waiting=endpoint.prefilling_requests)
+        self.models.put(endpoint.slot, sample)
         self._snapshot = None
         capacity_before = before.kv_capacity_tokens if before else None
         return Reading(
@@ -122,6 +125,7 @@ class Datastore:
         for endpoint in self.endpoints:
             assert (endpoint.spec.uid in self.samples) == (self._columns.taken_at[endpoint.slot] > -np.inf)
         self._ledger.check(self.endpoints)
+        self.models.check()
 
     def _add(self, spec: EndpointSpec) -> Endpoint:
         try:
@@ -143,6 +147,7 @@ class Datastore:
         self._slots[endpoint.slot] = None
         self._ledger.retire(endpoint.slot)
         self._columns.forget(endpoint.slot)
+        self.models.forget(endpoint.slot)
         endpoint.slot = -1
         while self._slots and self._slots[-1] is None:
             self._slots.pop()
@@ -173,6 +178,9 @@ class Datastore:
             by_address=members.by_address,
             by_host=members.by_host,
             synced=self.synced,
+            fresh_mask=fresh,
+            gpu_utilization=None if columns.gpu is None else np.where(fresh, columns.gpu[:width], np.nan),
+            label_masks=members.label_masks,
         )
 
 
@@ -184,6 +192,7 @@ class _Members(NamedTuple):
     ready_bits: int
     by_address: dict[str, Endpoint]
     by_host: dict[str, tuple[Endpoint, ...]]
+    label_masks: dict[str, Mask | None]
 
     @classmethod
     def of(cls, slots: list[Endpoint | None]) -> "_Members":
@@ -198,6 +207,7 @@ class _Members(NamedTuple):
             sum(1 << endpoint.slot for endpoint in live),
             {endpoint.spec.address: endpoint for endpoint in live},
             by_host,
+            {},
         )
 
 
@@ -210,6 +220,8 @@ class _Columns:
         self.utilization = np.full(8, np.nan)
         self.capacity = np.full(8, np.nan)
         self.foreign = np.zeros(8)
+        self.gpu: Column | None = None
+        """Made when the first endpoint reports it: few pools have an exporter."""
 
     def put(self, slot: int, sample: EngineSample, *, ours_waiting: int) -> None:
         """`ours_waiting`: our own requests there without a first token, at about the scrape's time."""
@@ -220,6 +232,10 @@ class _Columns:
         self.utilization[slot] = unknown if sample.kv_cache_utilization is None else sample.kv_cache_utilization
         self.capacity[slot] = unknown if sample.kv_capacity_tokens is None else sample.kv_capacity_tokens
         self.foreign[slot] = 0.0 if waiting is None else max(0, waiting - ours_waiting)
+        if self.gpu is None and sample.gpu_utilization is not None:
+            self.gpu = np.full(len(self.taken_at), unknown)
+        if self.gpu is not None:
+            self.gpu[slot] = unknown if sample.gpu_utilization is None else sample.gpu_utilization
 
     def forget(self, slot: int) -> None:
         """Nothing is known of this slot."""
@@ -228,9 +244,13 @@ class _Columns:
             for name in ("waiting", "utilization", "capacity"):
                 self._grow(name, slot, np.nan)
             self._grow("foreign", slot, 0.0)
+            if self.gpu is not None:
+                self._grow("gpu", slot, np.nan)
         self.taken_at[slot] = -np.inf
         self.waiting[slot] = self.utilization[slot] = self.capacity[slot] = np.nan
         self.foreign[slot] = 0.0
+        if self.gpu is not None:
+            self.gpu[slot] = np.nan
 
     def _grow(self, name: str, slot: int, empty: float) -> None:
         old = getattr(self, name)

@@ -36,7 +36,8 @@ class EngineSample(msgspec.Struct, frozen=True, kw_only=True):
 
     Times: `taken_at_seconds` is on the picker's monotonic clock, `started_at_seconds` is the
     engine's own wall clock (`process_start_time_seconds`) and is only ever compared with itself.
-    Counters (`prompt_tokens_total`, ...) serve to notice a restart: they fall.
+    Counters (`prompt_tokens_total`, ...) serve to notice a restart: they fall. `models` is what the
+    server lists, `adapters` those of them that it lists as children of another.
     """
 
     uid: str
@@ -55,6 +56,7 @@ class EngineSample(msgspec.Struct, frozen=True, kw_only=True):
     adapters_running: frozenset[str] | None = None
     adapters_waiting: frozenset[str] | None = None
     models: frozenset[str] | None = None
+    adapters: frozenset[str] | None = None
     gpu_utilization: float | None = None
 
 

@@ -35,6 +35,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     by_address: dict[str, Endpoint]
     by_host: dict[str, tuple[Endpoint, ...]]
     synced: bool
+    fresh_mask: Mask
+    """Whose last reading is recent enough to count."""
+    gpu_utilization: Column | None
+    """`None` where no endpoint ever reported any."""
+    label_masks: dict[str, Mask | None]
+    """What label selectors came to, by their text: kept as long as nobody joins, leaves or is relabelled."""
 
     @property
     def width(self) -> int:

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from picker.config import Routing
-from picker.pool.snapshot import Column
+from picker.pool.snapshot import Column, Mask
 
 
 class Columns(msgspec.Struct):
@@ -32,6 +32,10 @@ class Columns(msgspec.Struct):
     kv_cache_utilization: Column
     rate_inverse: Column
     routing: Routing
+    adapter: tuple[Mask, Mask] | None = None
+    """Where the request's LoRA adapter is loaded, and where no slot is free; `None`: it names no adapter."""
+    gpu_utilization: Column | None = None
+    """0..1, NaN: unknown; `None`: of every endpoint."""
 
     @property
     def matched_share(self) -> Column:

@@ -20,8 +20,14 @@ _SUMMARIES = {
     Reason.LOAD: "no endpoint holds enough of the prompt; it is the cheapest",
     Reason.EXPLORE: "the exploration draw gives the prompt a second home at little cost",
     Reason.HEADERS: "there is no prompt to match; it is the cheapest",
-    Reason.STICKY: "it holds the session",
+    Reason.STICKY: "it holds the session, or what the request continues",
 }
+
+_KEPT = {
+    Reason.AFFINITY: ", but the pick holds the prefix",
+    Reason.STICKY: ", but the pick holds the session",
+}
+"""Why a cheaper endpoint was passed over."""
 
 
 class Later:
@@ -63,11 +69,7 @@ class Later:
         elif more >= 0:
             why = f"{more:.3f} s dearer than the pick"
         else:
-            why = (
-                f"{-more:.3f} s cheaper, but the pick holds the prefix"
-                if self._reason is Reason.AFFINITY
-                else (f"{-more:.3f} s cheaper: not taken")
-            )
+            why = f"{-more:.3f} s cheaper{_KEPT.get(self._reason, ': not taken')}"
         return EndpointView(
             address=endpoint.spec.address,
             name=endpoint.spec.name,

@@ -23,7 +23,7 @@ from picker.prefix.blocks import BLOCK_BYTES
 from picker.prefix.index import Match, Shared
 from picker.scheduling import normalized
 from picker.scheduling.columns import Columns
-from picker.scheduling.scorers import SCORERS
+from picker.scheduling.scorers import OPTIONAL_SCORERS, SCORERS
 
 TIE_SECONDS = 1e-3
 TIE_RATIO = 0.02
@@ -116,8 +116,13 @@ def hot_bits(match: Match, threshold: float, bytes_per_token: float, among: Mask
     return hot
 
 
-def choose(columns: Columns, hot: int, among: Mask | None, config: Config, rng: Rng) -> Choice:
-    """Apply the rule. `among`: the slots that stand; `None` is all. At least one must stand."""
+def choose(
+    columns: Columns, hot: int, among: Mask | None, config: Config, rng: Rng, *, holder: int | None = None
+) -> Choice:
+    """Apply the rule. `among`: the slots that stand; `None` is all. At least one must stand.
+
+    `holder`: the slot where the request's session is; if it stands, the rule is not asked.
+    """
     if config.scoring == "normalized":
         cost, seconds = normalized.cost(columns, config.weights)
     else:
@@ -127,8 +132,16 @@ def choose(columns: Columns, hot: int, among: Mask | None, config: Config, rng: 
         queue = seconds["queue"]
         cost += queue if weights.queue == weights.prefix else queue * (weights.queue / weights.prefix)
         cost += seconds["prefix"]
+        for name, scorer in OPTIONAL_SCORERS.items():
+            weight = getattr(weights, name)
+            column = scorer(columns) if weight else None
+            if column is not None:
+                seconds[name] = column
+                cost += column * (weight / weights.prefix)
     if among is not None:
         cost[~among] = _INFINITY
+    if holder is not None and cost.item(holder) < _INFINITY:
+        return Choice(holder, Reason.STICKY, cost, seconds)
     best = _least(cost, rng)
     slot, reason = best, Reason.LOAD
     if hot:

@@ -15,7 +15,7 @@ from picker.config import Config, ConfigError, load
         ("weights: {prefixx: 1}", ["unknown key weights.prefixx", "weights.prefix?"]),
         ("limits: {request_body_max: 5}", ["limits.request_body_max", "limits.request_body_bytes_max?"]),
         ("prefx_wait: 1", ["unknown key prefx_wait", "known here:", "weights"]),
-        ("weights: {zzz: 1}", ["weights.zzz", "known here: kv, prefix, queue"]),
+        ("weights: {zzz: 1}", ["weights.zzz", "known here: gpu, kv, lora, prefix, queue"]),
         ("1: 2", ["unknown key 1"]),
         ("weights: 5", ["weights", "table", "int"]),
         ("weights:", ["weights", "table"]),
