@@ -1,6 +1,7 @@
 """`picker simulate`: routing policies on a workload, over simulated model servers."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from picker import config as configuration
+from picker.sim import report_html
 from picker.sim.fleet import Failure
 from picker.sim.policies import POLICIES
 from picker.sim.profiles import DEFAULT_PROFILE, PROFILES
@@ -19,7 +21,6 @@ from picker.sim.report_table import table
 from picker.sim.results import Result
 from picker.sim.simulate import Knees, Run, simulate
 from picker.sim.sources import Source, Workload, open_file
-from picker.sim.traces import TraceError
 from picker.sim.workloads import WORKLOADS
 
 DEFAULT_POLICIES = "picker,least_request,round_robin"
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pickers", type=int, default=1, metavar="N", help="routers that share the traffic (1..4)")
     parser.add_argument("--json", metavar="FILE|-", help="write the results as JSON; - is standard output")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained report with plots")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -202,19 +204,34 @@ def run(options: argparse.Namespace) -> int:
     except UsageError as error:
         print(f"picker simulate: {error}", file=sys.stderr)
         return 2
-    except (TraceError, ValueError) as error:
+    except ValueError as error:
         print(f"picker simulate: {error}", file=sys.stderr)
         return 1
     summaries = [result for result, _ in results]
     if options.json != "-":
         print_wide(table(summaries))
+    try:
+        _write(options, results)
+    except OSError as error:
+        print(f"picker simulate: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write(options: argparse.Namespace, results: list[tuple[Result, Records]]) -> None:
     if options.json is not None:
+        summaries = [result for result, _ in results]
         encoded = msgspec.json.format(msgspec.json.encode(summaries), indent=1).decode() + "\n"
         if options.json == "-":
             sys.stdout.write(encoded)
         else:
             Path(options.json).write_text(encoded, "utf-8")
-    return 0
+    if options.html is not None:
+        options.html.write_text(report_html.page(results, command=_command()), "utf-8")
+
+
+def _command() -> str:
+    return shlex.join(["picker", "simulate", *(each for each in sys.argv[1:] if each != "simulate")])
 
 
 def _results(options: argparse.Namespace) -> list[tuple[Result, Records]]:

@@ -1,4 +1,4 @@
-"""Results as a table for the terminal: one row a run, seeds of one cell averaged."""
+"""Results as a table for the terminal: one row a policy and load, seeds averaged."""
 
 from collections.abc import Iterable
 from statistics import fmean
@@ -8,39 +8,33 @@ from rich.table import Table
 
 from picker.sim.results import Result
 
-_Key = tuple[str, float | None, float, str]
+COLUMNS = (
+    "hit %",
+    "ceiling %",
+    "TTFT mean",
+    "p50",
+    "p95",
+    "E2E mean",
+    "p50",
+    "p95",
+    "ms/token",
+    "spread",
+    "work",
+    "failed",
+)
+"""TTFT and E2E in seconds. `spread` of requests and of `work` (tokens computed): standard deviation over mean."""
 
 
-def table(results: Iterable[Result]) -> Table:
-    """Rows by load, then policy, in the order given."""
-    cells: dict[_Key, list[Result]] = {}
+def cells(results: Iterable[Result]) -> list[list[Result]]:
+    """Results that differ in nothing but their seed, in the order given."""
+    found: dict[tuple[str, float, str], list[Result]] = {}
     for result in results:
-        cells.setdefault((result.workload, result.share, result.rate, result.policy), []).append(result)
-    first = next(iter(cells.values()))[0]
-    seeds = max(len(each) for each in cells.values())
-    shown = Table(
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title=f"{first.workload}: {first.requests} requests, {first.replicas} x {first.profile}"
-        + (f", means of {seeds} seeds" if seeds > 1 else ""),
-        caption="hit rate in tokens; ceiling: one LRU cache as large as all; times in seconds; "
-        "spread: standard deviation over mean",
-    )
-    for name in ("load", "policy"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("hit %", "ceiling", "TTFT", "p50", "p95", "E2E", "p95 ", "ms/token", "spread", "work", "failed"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    previous: float | None = None
-    for (_, share, rate, policy), cell in cells.items():
-        if previous is not None and rate != previous:
-            shown.add_section()
-        load = f"{rate:.3g}/s" if share is None else f"{share:g} ({rate:.3g}/s)"
-        shown.add_row(load if rate != previous else "", policy, *_values(cell))
-        previous = rate
-    return shown
+        found.setdefault((result.workload, result.rate, result.policy), []).append(result)
+    return list(found.values())
 
 
-def _values(cell: list[Result]) -> list[str]:
+def row(cell: list[Result]) -> list[str]:
+    """One text a column."""
     failed = sum(each.failed for each in cell)
     return [
         _mean("{:.1f}", (100 * each.hit_rate for each in cell)),
@@ -49,6 +43,7 @@ def _values(cell: list[Result]) -> list[str]:
         _mean("{:.3f}", (each.ttft.p50 for each in cell if each.ttft)),
         _mean("{:.3f}", (each.ttft.p95 for each in cell if each.ttft)),
         _mean("{:.2f}", (each.e2e.mean for each in cell if each.e2e)),
+        _mean("{:.2f}", (each.e2e.p50 for each in cell if each.e2e)),
         _mean("{:.2f}", (each.e2e.p95 for each in cell if each.e2e)),
         _mean("{:.1f}", (1000 * each.token_seconds for each in cell)),
         _mean("{:.2f}", (each.request_spread.variation for each in cell if each.request_spread)),
@@ -60,3 +55,31 @@ def _values(cell: list[Result]) -> list[str]:
 def _mean(shape: str, values: Iterable[float]) -> str:
     known = list(values)
     return shape.format(fmean(known)) if known else "-"
+
+
+def table(results: list[Result]) -> Table:
+    """Rows by load, then policy, in the order given."""
+    first = results[0]
+    seeds = len({result.seed for result in results})
+    shown = Table(
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=f"{first.workload}: {first.requests} measured requests, {first.replicas} x {first.profile}"
+        + (f", means of {seeds} seeds" if seeds > 1 else ""),
+        caption="hit rate in tokens; ceiling: one LRU cache as large as all; TTFT, E2E in seconds; "
+        "spread: standard deviation over mean",
+    )
+    shown.add_column("load", no_wrap=True)
+    shown.add_column("policy", no_wrap=True)
+    for name in COLUMNS:
+        shown.add_column(name, justify="right", no_wrap=True)
+    previous: float | None = None
+    for cell in cells(results):
+        result = cell[0]
+        if previous is not None and result.rate != previous:
+            shown.add_section()
+        rate = f"{result.rate:.3g}{result.rate_unit}"
+        load = rate if result.share is None else f"{result.share:g} ({rate})"
+        shown.add_row(load if result.rate != previous else "", result.policy, *row(cell))
+        previous = result.rate
+    return shown

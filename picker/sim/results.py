@@ -20,7 +20,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Measured ones: those after the warm-up."""
     failed: int
     rate: float
-    """Requests a second (of a trace: its speed) that the run was given."""
+    """What the run was given: requests a second, or a file's speed."""
+    rate_unit: str
+    """`/s` or `x`."""
     share: float | None
     """Of the knee; `None` where the rate was given."""
     hit_rate: float

@@ -116,6 +116,7 @@ def simulate(
         replicas=run.replicas,
         profile=run.profile,
         rate=run.rate,
+        rate_unit=run.source.unit,
         share=share,
         wall_seconds=time.perf_counter() - began,
     )
