@@ -1,15 +1,18 @@
 """What a gRPC call costs each transport: `python -m tests.bench.transport`.
 
-A server process per transport, its handler answering each message with 60 bytes, and a client of
-raw frames (prepared bytes, no gRPC library) so that the load is cheap. Server CPU is user + system
-time of the server process from /proc, per call. A call is what Envoy makes of a request: HEADERS,
-a message, its answer, a second message with the body, its answer, END_STREAM, trailers, RST_STREAM.
+A server process per transport, its handler answering each message with 60 bytes ("upb": after
+parsing it as the ProcessingRequest that it is), and a client of raw frames (prepared bytes, no
+gRPC library) so that the load is cheap. Server CPU is user + system time of the server process
+from /proc, per call. A call is what Envoy makes of a request: HEADERS, a message, its answer, a
+second message with the body, its answer, END_STREAM, trailers, RST_STREAM. "traced": its headers
+carry a new traceparent each time.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -18,9 +21,25 @@ from typing import Any
 
 import hpack
 
+from picker.generated import ext_proc_pb2 as pb
+
 PATH = "/bench.Bench/Bench"
 ANSWER = b"a" * 60
-REQUEST_HEADERS = b"h" * 700
+HEADERS = {
+    ":method": "POST",
+    ":path": "/v1/chat/completions",
+    ":scheme": "http",
+    ":authority": "gateway.example",
+    "content-type": "application/json",
+    "content-length": "2048",
+    "user-agent": "OpenAI/Python 1.40.0",
+    "accept": "application/json",
+    "authorization": "Bearer " + "x" * 60,
+    "x-request-id": "5d3d4f4e-8a1c-4c55-9a55-2f5a4b1c9c11",
+    "x-forwarded-proto": "http",
+    "x-forwarded-for": "10.0.0.1",
+    "x-envoy-expected-rq-timeout-ms": "86400000",
+}
 FRAME = struct.Struct(">HBBBL")
 
 
@@ -52,7 +71,33 @@ class Handler:
         pass
 
 
-def serve(kind: str, loop: str, tune: bool, seconds: float) -> None:
+class ParsingHandler(Handler):
+    """The same, and pays for the protobuf."""
+
+    __slots__ = ()
+
+    def receive(self, message: bytes) -> None:
+        parsed = pb.ProcessingRequest.FromString(message)
+        if parsed.WhichOneof("request") == "request_body":
+            _ = parsed.request_body.body
+        self.call.send(ANSWER)
+
+
+def request_headers() -> bytes:
+    message = pb.ProcessingRequest()
+    for key, value in HEADERS.items():
+        message.request_headers.headers.headers.add(key=key, raw_value=value.encode())
+    return message.SerializeToString()
+
+
+def request_body(size: int) -> bytes:
+    message = pb.ProcessingRequest()
+    message.request_body.body = b"b" * size
+    message.request_body.end_of_stream = True
+    return message.SerializeToString()
+
+
+def serve(kind: str, loop: str, tune: bool, parse: bool, seconds: float) -> None:
     """The server process: says its port, runs, stops by itself."""
     from picker.edge.grpcio_transport import GrpcioTransport
     from picker.edge.h2 import H2Transport
@@ -82,6 +127,8 @@ def serve(kind: str, loop: str, tune: bool, seconds: float) -> None:
 class Client(asyncio.Protocol):
     """A closed loop of `width` calls on one connection, `calls` in all; or calls held open, or one long stream."""
 
+    traced = False
+
     def __init__(self, width: int, calls: int, body: int, chunks: int = 0) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.width, self.calls, self.chunks = width, calls, chunks
@@ -96,11 +143,12 @@ class Client(asyncio.Protocol):
             ("x-envoy-internal", "true"),
             ("x-forwarded-for", "10.0.0.1"),
         ]
+        self.encoder, self.fields = encoder, fields
         self.first_block, self.block = encoder.encode(fields), encoder.encode(fields)
         self.opened, self.ended = 0, 0
         self.state: dict[int, int] = {}
-        self.headers = data_frames(0, REQUEST_HEADERS)
-        self.body = data_frames(0, b"b" * body)
+        self.headers = data_frames(0, request_headers())
+        self.body = data_frames(0, request_body(body))
         self.buffer = b""
         self.window_left = 0
 
@@ -122,6 +170,9 @@ class Client(asyncio.Protocol):
     def open(self) -> bytes:
         stream_id = self.opened * 2 + 1
         block = self.block if self.opened else self.first_block
+        if self.traced and self.opened:
+            trace = ("traceparent", f"00-{random.getrandbits(128):032x}-{random.getrandbits(64):016x}-01")
+            block = self.encoder.encode([*self.fields, trace])
         self.opened += 1
         self.state[stream_id] = 0
         return frame(1, 4, stream_id, block) + self.numbered(self.headers, stream_id)
@@ -170,6 +221,12 @@ class Client(asyncio.Protocol):
             self.done.set_exception(error or ConnectionError("closed"))
 
 
+class TracedClient(Client):
+    """Its header block is never the same twice."""
+
+    traced = True
+
+
 def cpu_seconds(pid: int) -> float:
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
@@ -181,10 +238,12 @@ def resident_kb(pid: int) -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 
 
-async def load(port: int, *, connections: int, width: int, calls: int, body: int, chunks: int = 0) -> None:
+async def load(
+    port: int, *, connections: int, width: int, calls: int, body: int, chunks: int = 0, kind: type[Client] = Client
+) -> None:
     loop = asyncio.get_running_loop()
     clients = [
-        (await loop.create_connection(lambda: Client(width, calls // connections, body, chunks), "127.0.0.1", port))[1]
+        (await loop.create_connection(lambda: kind(width, calls // connections, body, chunks), "127.0.0.1", port))[1]
         for _ in range(connections)
     ]
     await asyncio.gather(*(client.done for client in clients))
@@ -213,27 +272,32 @@ async def hold(port: int, pid: int, streams: int) -> float:
 
 
 CELLS = {
-    # name: connections, width, calls, body bytes, chunks
-    "2 KB": (2, 32, 40_000, 2_048, 0),
-    "32 KB": (2, 32, 20_000, 32_768, 0),
-    "400 KB": (2, 8, 4_000, 400_000, 0),
-    "chunks of 200 B": (2, 32, 128, 200, 1_000),
+    # name: connections, width, calls, body bytes, chunks, client
+    "2 KB": (2, 32, 40_000, 2_048, 0, Client),
+    "2 KB traced": (2, 32, 20_000, 2_048, 0, TracedClient),
+    "32 KB": (2, 32, 20_000, 32_768, 0, Client),
+    "400 KB": (2, 8, 4_000, 400_000, 0, Client),
+    "chunks of 200 B": (2, 32, 128, 200, 1_000, Client),
 }
 
 
-def measure(kind: str, loop: str, tune: bool, scale: float) -> dict[str, float]:
+def measure(kind: str, loop: str, tune: bool, parse: bool, scale: float) -> dict[str, float]:
     command = [sys.executable, "-m", "tests.bench.transport", "--serve", kind, "--loop", loop]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
-    server = subprocess.Popen(command + ["--tune"] * tune, stdout=subprocess.PIPE, env=environment)
+    server = subprocess.Popen(
+        command + ["--tune"] * tune + ["--parse"] * parse, stdout=subprocess.PIPE, env=environment
+    )
     figures: dict[str, float] = {}
     try:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         asyncio.run(load(port, connections=1, width=8, calls=500, body=2_048))
-        for name, (connections, width, calls, body, chunks) in CELLS.items():
+        for name, (connections, width, calls, body, chunks, client) in CELLS.items():
             calls = max(connections * width, int(calls * scale * (1 if kind == "h2" else 0.2)))
             before, began = cpu_seconds(server.pid), time.perf_counter()
-            asyncio.run(load(port, connections=connections, width=width, calls=calls, body=body, chunks=chunks))
+            asyncio.run(
+                load(port, connections=connections, width=width, calls=calls, body=body, chunks=chunks, kind=client)
+            )
             used, took = cpu_seconds(server.pid) - before, time.perf_counter() - began
             units = calls * (chunks or 1)
             figures[f"{name}: us"] = round(used / units * 1e6, 1)
@@ -253,21 +317,23 @@ def main() -> None:
     parser.add_argument("--serve", choices=("h2", "grpcio"), help=argparse.SUPPRESS)
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="uvloop")
     parser.add_argument("--tune", action="store_true", help="serve with picker.edge.malloc")
+    parser.add_argument("--parse", action="store_true", help="serve with a handler that parses")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of calls")
     parser.add_argument("--only", help="a part of a row's name")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(arguments.serve, arguments.loop, arguments.tune, 600)
+        serve(arguments.serve, arguments.loop, arguments.tune, arguments.parse, 600)
         return
     rows = {
-        f"{kind}, {loop}{', malloc tuned' if tune else ''}": (kind, loop, tune)
-        for kind, loop, tune in (
-            ("h2", "uvloop", True),
-            ("h2", "uvloop", False),
-            ("h2", "asyncio", True),
-            ("grpcio", "uvloop", True),
-            ("grpcio", "asyncio", False),
+        f"{kind}, {loop}{', upb' if parse else ''}{'' if tune else ', malloc not tuned'}": (kind, loop, tune, parse)
+        for kind, loop, tune, parse in (
+            ("h2", "uvloop", True, False),
+            ("h2", "uvloop", True, True),
+            ("h2", "uvloop", False, True),
+            ("h2", "asyncio", True, True),
+            ("grpcio", "uvloop", True, True),
+            ("grpcio", "asyncio", True, True),
         )
     }
     results = {
