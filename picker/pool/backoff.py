@@ -70,10 +70,11 @@ _HEALTH_BY_STATUS = {
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of the waits, in seconds (the values of client-go's reflector, with a lower start)."""
+    """Bounds of the waits, in seconds. client-go's reflector waits up to 30 s; pickers are few, and one that does not
+    follow yet sends requests to pods that are gone."""
 
     first_seconds: float = 0.5
-    most_seconds: float = 30.0
+    most_seconds: float = 10.0
     denied_first_seconds: float = 2.0
     denied_most_seconds: float = 30.0
     retry_after_seconds_max: float = 60.0

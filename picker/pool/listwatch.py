@@ -122,6 +122,9 @@ class ListWatch(Generic[T]):
         self.failures = 0
         """Failures in a row."""
         self.failures_total = 0
+        self._denials = 0
+        """Denials in a row. An API server that just started denies before it has read the roles; after an
+        outage that is the first denial, however many failures went before."""
         self.lists_total = 0
         self.watches_total = 0
         self.synced = False
@@ -348,7 +351,9 @@ class ListWatch(Generic[T]):
         self.failures_total += 1
         self._state = self._after_watch(fault) if watching else self._after_list(fault)
         self.health, self.detail = fault.health, fault.detail
-        self._not_before_seconds = now + self._timing.backoff.delay_seconds(fault, self.failures, self._rng)
+        self._denials = self._denials + 1 if fault.denied else 0
+        in_a_row = self._denials if fault.denied else self.failures
+        self._not_before_seconds = now + self._timing.backoff.delay_seconds(fault, in_a_row, self._rng)
 
     def page_too_large(self, now: float) -> None:
         """A page exceeded what the edge reads into memory: smaller pages."""

@@ -289,6 +289,25 @@ def test_401_is_tried_again_at_once_with_credentials_read_anew() -> None:
 
 
 @pytest.mark.parametrize("code", [403, 404])
+def test_a_denial_right_after_an_outage_is_the_first_one(code: int) -> None:
+    """An API server that just started knows no roles yet: seen for a second after a real restart."""
+    made, now = watching(), 0.0
+    for _ in range(12):
+        made.failed(Fault("connection refused"), now)
+        action = made.next_action(now)
+        assert isinstance(action, Wait)
+        now = action.until_seconds
+        assert isinstance(made.next_action(now), Watch | List)
+    for bound in (2.0, 4.0, 8.0):
+        made.failed(Fault("forbidden", code), now)
+        action = made.next_action(now)
+        assert isinstance(action, Wait)
+        assert action.until_seconds - now == pytest.approx(0.75 * bound)
+        now = action.until_seconds
+        assert isinstance(made.next_action(now), List)
+
+
+@pytest.mark.parametrize("code", [403, 404])
 def test_denied_is_asked_again_slowly_and_changes_nothing(code: int) -> None:
     made, now, waits = watching(pod("a", "1")), 0.0, []
     for _ in range(7):
