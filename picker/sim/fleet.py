@@ -102,7 +102,7 @@ class Fleet:
         self.records = Records(len(profiles) + len(options.joins))
         self.replicas: list[_Replica] = []
         self._profiles = list(profiles)
-        self._policies = list(policies)
+        self.policies = list(policies)
         self._scripts = scripts
         self._rng = rng
         self._options = options
@@ -153,7 +153,7 @@ class Fleet:
             if replica.alive:
                 replica.server.check()
                 assert all(name in replica.server for name in replica.flights)
-        for policy in self._policies:
+        for policy in self.policies:
             policy.check()
 
     def _at(self, at: float, what: Callable[..., None], argument: object) -> None:
@@ -179,7 +179,7 @@ class Fleet:
         self._arrived += 1
         request = script.request(self._arrived)
         self._pooled.prompt(request.ids, request.prompt_tokens, counted=request.measured)
-        policies = self._policies
+        policies = self.policies
         policy = policies[0] if len(policies) == 1 else policies[int(self._rng.random() * len(policies))]
         flight = _Flight(request, script, at, policy)
         ticket = flight.ticket = policy.pick(request, at)
@@ -256,7 +256,7 @@ class Fleet:
     def _join(self, at: float, profile: Profile) -> None:
         replica = _Replica(len(self.replicas), ModelServer(profile, at))
         self.replicas.append(replica)
-        for policy in self._policies:
+        for policy in self.policies:
             policy.join(replica.number, replica.server.cache, at)
             period = self._period(policy)
             if period is not None:
@@ -274,7 +274,7 @@ class Fleet:
         self._at(at + self._options.notice_seconds, self._leave, replica)
 
     def _leave(self, at: float, replica: _Replica) -> None:
-        for policy in self._policies:
+        for policy in self.policies:
             policy.leave(replica.number, at)
 
     # Gauges --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from math import ceil, floor, log10
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 560, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 28, 40
+LEFT, RIGHT, TOP, BOTTOM = 52, 20, 28, 40
 COLOURS = 10
 
 
@@ -92,7 +92,8 @@ def bars(title: str, rows: Sequence[Bar], *, unit: str = "%") -> str:
         parts.append(_text(left - 8, y + 14, row.name, "end"))
         fill = f"fill:var(--c{row.colour % COLOURS})"
         parts.append(f'<rect style="{fill}" x="{left}" y="{y + 3}" width="{width:.1f}" height="15"/>')
-        parts.append(_text(left + width + 5, y + 14, f"{row.value:.1f}", "start"))
+        beyond = left + scale * axis.at(max(row.value, row.mark or 0.0))
+        parts.append(_text(beyond + 6, y + 14, f"{row.value:.1f}", "start"))
         if row.mark is not None:
             x = left + scale * axis.at(row.mark)
             parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + 21}"/>')

@@ -71,6 +71,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 def play(run: Run, progress: Callable[[int], None] | None = None, *, stop: Stop | None = None) -> Records:
     """Simulate. Raises `ValueError` that names what is wrong with the run."""
+    return fleet_of(run, stop).run(progress)
+
+
+def fleet_of(run: Run, stop: Stop | None = None) -> Fleet:
+    """The fleet, ready to run. Raises `ValueError` that names what is wrong with the run."""
     if run.policy not in POLICIES:
         raise ValueError(f"no policy {run.policy!r}: choose one of {', '.join(POLICIES)}")
     make = POLICIES[run.policy]
@@ -84,7 +89,7 @@ def play(run: Run, progress: Callable[[int], None] | None = None, *, stop: Stop 
         )
         for number in range(run.pickers)
     ]
-    fleet = Fleet(
+    return Fleet(
         run.profiles(),
         policies,
         run.source.scripts(run.seed, run.requests, run.rate, run.warm_up),
@@ -99,7 +104,6 @@ def play(run: Run, progress: Callable[[int], None] | None = None, *, stop: Stop 
             check_every=run.check_every,
         ),
     )
-    return fleet.run(progress)
 
 
 def simulate(
