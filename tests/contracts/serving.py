@@ -5,6 +5,7 @@ import ssl
 import threading
 from collections.abc import Callable
 
+from picker.edge.grpcio_transport import GrpcioTransport
 from picker.edge.h2 import H2Limits, H2Transport
 from picker.edge.health import HealthService
 from picker.edge.transport import Call
@@ -31,16 +32,21 @@ class Echo:
 
 
 class Serving:
-    """`with Serving() as server:` an h2 transport runs, on asyncio or uvloop, until the block ends."""
+    """`with Serving() as server:` a transport runs, on asyncio or uvloop, until the block ends."""
 
     def __init__(
-        self, limits: H2Limits | None = None, tls: ssl.SSLContext | None = None, loop: str = "asyncio"
+        self,
+        limits: H2Limits | None = None,
+        tls: ssl.SSLContext | None = None,
+        loop: str = "asyncio",
+        kind: str = "h2",
     ) -> None:
         self.errors: list[BaseException] = []
         self.port = 0
         health = HealthService()
         health.set("", True)
-        self._make = lambda: H2Transport(
+        transport = {"h2": H2Transport, "grpcio": GrpcioTransport}[kind]
+        self._make = lambda: transport(
             {"/test.Echo/Echo": Echo, **health.methods},
             host="127.0.0.1",
             port=0,

@@ -140,7 +140,7 @@ class Wire:
                 {"/test.Echo/Echo": lambda call: Echo(self, call)},
                 limits or H2Limits(),
                 on_error=self.errors.append,
-            on_fault=lambda peer, reason: self.faults.append((peer, reason)),
+                on_fault=lambda peer, reason: self.faults.append((peer, reason)),
                 clock=lambda: self.now,
                 call_soon=self.soon.append,
                 call_later=self._call_later,
