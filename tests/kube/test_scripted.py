@@ -204,7 +204,7 @@ async def test_the_server_away_at_the_start_comes_later(tmp_path: Path) -> None:
 @with_loop
 async def test_no_cluster_configuration_says_what_to_give(tmp_path: Path) -> None:
     async with running(Credentials(environ={"KUBECONFIG": str(tmp_path / "none")}), SELECTOR) as rig:
-        await until(lambda: rig.said("give --kubeconfig"))
+        await until(lambda: rig.said("set KUBECONFIG, or name the model servers with --endpoints"))
 
 
 @with_loop
