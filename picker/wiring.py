@@ -385,6 +385,7 @@ class Picker:
         if config is None:
             return
         self.director.reconfigure(config)
+        self.service.reconfigure()
         self.scraper.replace_settings(config.engine_metrics)
         self.telemetry.config_reloaded(True)
         waiting = configuration.changed_restart_only(before, config)

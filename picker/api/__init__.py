@@ -1,6 +1,6 @@
 """What the client asked for: which API a path names, and how its body is read.
 
-A new path: one file with `parse`, one line in `PARSERS`. Everything else routes by load.
+A new path: one file with `parse`, one line in `PARSERS`. Everything else routes by load (`paths.py`).
 """
 
 import json
@@ -31,8 +31,6 @@ PARSERS: Mapping[str, Api] = {
     "/embeddings": Api("embeddings", embeddings.parse),
 }
 """By the path's last one or two segments."""
-
-OTHER = "other"
 
 
 def find_api(path: str) -> Api | None:

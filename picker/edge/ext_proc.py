@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from picker.api.hints import HintRules, Hints
 from picker.api.request import InferenceRequest
 from picker.config import Limits
 from picker.decision import Decision, Finished, Picked, Usage
@@ -37,6 +38,16 @@ class BoundPolicy:
         """As configured now."""
         return self._director.config.limits
 
+    @property
+    def hint_rules(self) -> HintRules | None:
+        """Which headers say where a request should go."""
+        return self._director.hint_rules
+
+    @property
+    def explain_header(self) -> bool:
+        """Whether answers carry their explanation."""
+        return self._director.config.debug.explain_header
+
     def decide(
         self,
         request: InferenceRequest,
@@ -44,6 +55,7 @@ class BoundPolicy:
         subset: tuple[str, ...] | None,
         objective: str | None,
         first_chunk_visible: bool,
+        hints: Hints,
     ) -> Decision:
         """Choose, charge, record."""
         return self._director.decide(
@@ -53,6 +65,7 @@ class BoundPolicy:
             subset=subset,
             objective=objective,
             first_chunk_visible=first_chunk_visible,
+            hints=hints,
         )
 
     def first_token(self, booking: Any) -> None:
@@ -69,6 +82,10 @@ class BoundPolicy:
     def served_by(self, booking: Any, address: str) -> bool:
         """The proxy tells who served."""
         return self._director.served_by(booking, address, self._clock())
+
+    def created(self, booking: Any, name: str) -> None:
+        """The answer is a response or conversation of this id, stored where it was made."""
+        self._director.created(booking, name, self._clock())
 
     def finish(self, booking: Any, *, reached: bool, usage: Usage | None) -> None:
         """The request is over."""
@@ -95,6 +112,14 @@ class ExtProcService:
         self.open_streams = 0
         self.malformed_total = 0
         self.waiting: dict[_Stream, None] = {}
+        self.also_read: frozenset[str] = frozenset()
+        """Request headers that configuration names, besides the usual."""
+        self.reconfigure()
+
+    def reconfigure(self) -> None:
+        """The policy's configuration changed."""
+        rules = self.policy.hint_rules
+        self.also_read = rules.headers if rules is not None else frozenset()
 
     def methods(self) -> MethodTable:
         """For the transport."""
@@ -125,9 +150,11 @@ class _Stream:
 
     def receive(self, message: bytes) -> None:
         """One message of the proxy."""
-        exchange = self._exchange
+        exchange, service = self._exchange, self._service
         try:
-            replies = exchange.receive(wire.decode(message), self._call.received_at_seconds)
+            replies = exchange.receive(
+                wire.decode(message, also_read=service.also_read), self._call.received_at_seconds
+            )
         except Exception as error:
             self._failed(error)
             return
@@ -135,12 +162,12 @@ class _Stream:
         for reply in replies:
             send(encode(reply))
         if exchange.problem is not None:
-            self._service.malformed_total += 1
+            service.malformed_total += 1
             self._call.finish(GrpcStatus.INVALID_ARGUMENT, exchange.problem.text)
         elif exchange.deadline_seconds is not None:
-            self._service.waiting[self] = None
-        elif self in self._service.waiting:
-            del self._service.waiting[self]
+            service.waiting[self] = None
+        elif self in service.waiting:
+            del service.waiting[self]
 
     def expire(self, now: float) -> None:
         """A deadline may have passed."""

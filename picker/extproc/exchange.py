@@ -19,8 +19,11 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
-from picker.api import OTHER, Api, find_api, read_body, unparsed
+from picker.api import Api, find_api, read_body, unparsed
+from picker.api.hints import NO_HINTS, HintRules, Hints, InvalidHint, held_id
+from picker.api.paths import OTHER, Path, find_path
 from picker.api.request import MEDIUM_BYTES, InferenceRequest, InvalidBody
+from picker.api.response_id import ResponseIdReader
 from picker.api.usage import UsageReader
 from picker.config import Limits
 from picker.decision import Decision, Finished, Outcome, Picked, Shed, Usage
@@ -28,6 +31,7 @@ from picker.extproc import events, replies
 from picker.extproc.errors import answer
 from picker.extproc.events import BodyMode
 from picker.flowcontrol.objectives import HEADERS as OBJECTIVE_HEADERS
+from picker.scheduling.explanation import header_text
 
 MODE_WAIT_SECONDS = 0.25
 """A proxy that does not tell its mode and sends no body while its headers are unanswered is not full-duplex."""
@@ -41,6 +45,10 @@ SMALL_CHUNK_BYTES = 4096
 MODEL_CHARS_MAX = 256
 """Of a model's name in the record, which outlives the request."""
 
+_UNKNOWN = Path(OTHER)
+_STORED = ("responses", "conversations")
+"""Names of paths where a POST makes something that its server stores."""
+
 
 class Policy(Protocol):
     """What the exchange asks of the director, with `now` and `rng` already bound."""
@@ -49,6 +57,14 @@ class Policy(Protocol):
     def limits(self) -> Limits:
         """As configured now."""
 
+    @property
+    def hint_rules(self) -> HintRules | None:
+        """Which headers say where a request should go; `None`: none does."""
+
+    @property
+    def explain_header(self) -> bool:
+        """Whether answers carry their explanation."""
+
     def decide(
         self,
         request: InferenceRequest,
@@ -56,6 +72,7 @@ class Policy(Protocol):
         subset: tuple[str, ...] | None,
         objective: str | None,
         first_chunk_visible: bool,
+        hints: Hints,
     ) -> Decision:
         """Choose, charge, record."""
 
@@ -73,6 +90,9 @@ class Policy(Protocol):
 
     def served_by(self, booking: Any, address: str) -> bool:
         """The proxy tells who served."""
+
+    def created(self, booking: Any, name: str) -> None:
+        """The answer is a response or conversation of this id, stored where it was made."""
 
     def finish(self, booking: Any, *, reached: bool, usage: Usage | None) -> None:
         """The request is over."""
@@ -110,9 +130,13 @@ class Exchange:
         "_clock",
         "_deadline",
         "_decided",
+        "_explain",
         "_finished",
         "_headers",
+        "_hints",
+        "_ids",
         "_objective",
+        "_path",
         "_phase",
         "_policy",
         "_reader",
@@ -147,6 +171,8 @@ class Exchange:
         self._deadline: float | None = None
         self._headers: Mapping[str, str] = {}
         self._api: Api | None = None
+        self._path = _UNKNOWN
+        self._hints = NO_HINTS
         self._subset: tuple[str, ...] | None = None
         self._objective: str | None = None
         self._request_mode: int | None = None
@@ -159,6 +185,8 @@ class Exchange:
         self._success = False
         self._streams = False
         self._reader: UsageReader | None = None
+        self._ids: ResponseIdReader | None = None
+        self._explain: str | None = None
         self._record: Finished | None = None
 
     @property
@@ -196,7 +224,7 @@ class Exchange:
         if self._record is not None:
             self._record.request_bytes = self._body_bytes
         size = self._content_length() or self._body_bytes
-        routed = self._decide(unparsed(self._api_name, size))
+        routed = self._decide(unparsed(self._path.name, size))
         return self._echo_collected(routed)
 
     def fail(self) -> list[replies.Reply]:
@@ -228,16 +256,27 @@ class Exchange:
         self._subset = event.subset
         self._request_ended = event.end_of_stream
         self._objective = next((headers[name] for name in OBJECTIVE_HEADERS if name in headers), None)
-        self._api = self._readable_api()
+        path = headers.get(":path", "")
+        known = find_api(path)
+        self._api = known if known is not None and self._readable() else None
+        self._path = Path(known.name) if known is not None else find_path(path)
         self._record = Finished(
             outcome=Outcome.ABORTED,
-            path=self._api_name,
+            path=self._path.name,
             objective=self._objective,
             priority=self._policy.priority(self._objective),
             request_id=headers.get("x-request-id"),
         )
+        rules = self._policy.hint_rules
+        if rules is not None:
+            try:
+                self._hints = rules.read(headers)
+            except InvalidHint as error:
+                return self._reject(400, str(error), "invalid_header", Outcome.REJECTED)
         if event.end_of_stream or self._api is None:
-            return self._decide(unparsed(self._api_name, self._unread_bytes()))
+            if known is None and (held := held_id(path)) is not None:
+                self._hints = self._hints._replace(held_id=held)
+            return self._decide(unparsed(self._path.name, self._unread_bytes()))
         limit = self._policy.limits.request_body_bytes_max
         if (self._content_length() or 0) > limit:
             return self._too_large()
@@ -246,18 +285,16 @@ class Exchange:
         self._deadline = self._clock() + wait
         return [replies.ContinueRequestHeaders()] if self._request_mode == BodyMode.BUFFERED else []
 
-    def _readable_api(self) -> Api | None:
-        """The API whose body decides; `None` where the headers must do."""
+    def _readable(self) -> bool:
+        """Whether a body decides; else the headers must do."""
         headers = self._headers
         if headers.get(":method", "POST") != "POST" or "upgrade" in headers or ":protocol" in headers:
-            return None
+            return False
         if self._request_mode not in (None, BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED):
-            return None
+            return False
         if headers.get("content-encoding", "identity") != "identity":
-            return None
-        if headers.get("content-type", "").startswith(("application/grpc", "multipart/")):
-            return None
-        return find_api(headers.get(":path", ""))
+            return False
+        return not headers.get("content-type", "").startswith(("application/grpc", "multipart/"))
 
     def _on_body(self, event: events.RequestBody, received_at: float) -> list[replies.Reply]:
         if self._request_mode is None:
@@ -329,6 +366,7 @@ class Exchange:
             subset=self._subset,
             objective=self._objective,
             first_chunk_visible=self._response_mode not in (None, BodyMode.NONE),
+            hints=self._hints,
         )
         record.decision_seconds = self._clock() - began
         record.model = request.model[:MODEL_CHARS_MAX] if request.model is not None else None
@@ -343,6 +381,8 @@ class Exchange:
         record.address = decision.addresses[0]
         record.matched_share = decision.matched_share
         record.predicted_ttft_seconds = decision.predicted_ttft_seconds
+        if self._policy.explain_header:
+            self._explain = header_text(decision.explain())
         on_body = self._phase is Phase.COLLECTING and self._request_mode == BodyMode.BUFFERED
         self._phase = Phase.ROUTED
         self._decided(decision, record)
@@ -417,9 +457,19 @@ class Exchange:
                 self._policy.not_streamed(booking)
             if self._success and self._api is not None and "content-encoding" not in event.headers:
                 self._reader = UsageReader(sse=sse)
+            if self._success and self._creates() and "content-encoding" not in event.headers:
+                self._ids = ResponseIdReader()
         if event.end_of_stream:
             self._response_over()
-        return [replies.ContinueResponseHeaders()]
+        return [replies.ContinueResponseHeaders(self._explain)]
+
+    def _creates(self) -> bool:
+        """Whether the answer is something that its server stores, under an id."""
+        return (
+            self._path.name in _STORED
+            and self._hints.held_id is None
+            and self._headers.get(":method", "POST") == "POST"
+        )
 
     def _on_response_body(self, event: events.ResponseBody, received_at: float) -> list[replies.Reply]:
         data = event.data
@@ -431,6 +481,8 @@ class Exchange:
             record.response_bytes += len(data)
             if self._reader is not None:
                 self._reader.feed(data)
+            if self._ids is not None:
+                self._look_for_id(self._ids, data)
         if self._response_mode is None:
             self._response_mode = (
                 BodyMode.FULL_DUPLEX_STREAMED
@@ -447,6 +499,13 @@ class Exchange:
         if len(data) <= replies.ECHO_BYTES_MAX:
             return [replies.EchoResponseBody(data, event.end_of_stream)]
         return _pieces(replies.EchoResponseBody, data, event.end_of_stream)
+
+    def _look_for_id(self, ids: ResponseIdReader, data: bytes) -> None:
+        name = ids.feed(data)
+        if name is not None:
+            self._policy.created(self._booking, name)
+        if ids.done:
+            self._ids = None
 
     def _on_response_trailers(self, event: events.ResponseTrailers, received_at: float) -> list[replies.Reply]:
         self._response_over()
@@ -467,6 +526,7 @@ class Exchange:
             record.outcome = outcome
         record.duration_seconds = max(0.0, self._clock() - self._started_at)
         reader, self._reader = self._reader, None
+        self._ids = None
         booking, self._booking = self._booking, None
         try:
             record.usage = reader.usage() if reader is not None else None
@@ -475,12 +535,10 @@ class Exchange:
                 self._policy.finish(booking, reached=True, usage=record.usage if self._success else None)
         self._finished(record)
 
-    @property
-    def _api_name(self) -> str:
-        return self._api.name if self._api is not None else OTHER
-
     def _unread_bytes(self) -> int:
         """What the prompt in a body that is not read may weigh: uploads of media are no text."""
+        if not self._path.prefills:
+            return 0
         length = self._content_length() or 0
         if not self._headers.get("content-type", "application/json").startswith(("application/json", "text/")):
             return min(length, MEDIUM_BYTES)

@@ -79,3 +79,14 @@ class Later:
             picked=picked,
             why=why,
         )
+
+
+def header_text(explanation: Explanation) -> str:
+    """One line of printable ASCII about the pick: for a response header, never a client's words."""
+    pick = explanation.endpoints[0]
+    seconds = "".join(f"; {name}={value:.4f}" for name, value in pick.seconds.items())
+    text = (
+        f"endpoint={pick.name}; address={pick.address}; reason={explanation.reason};"
+        f" matched={pick.matched_share:.2f}; cost={pick.cost_seconds:.4f}{seconds}"
+    )
+    return "".join(each if " " <= each <= "~" else "?" for each in text)

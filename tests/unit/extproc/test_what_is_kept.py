@@ -69,7 +69,7 @@ def test_a_stream_that_was_not_announced_ends_its_prefill_at_its_first_chunk(wor
     ("path", "content_type", "length", "tokens"),
     [
         ("/v1/audio/transcriptions", "multipart/form-data; boundary=x", 25_000_000, 1000),
-        ("/v1/files", "application/octet-stream", 500_000_000, 1000),
+        ("/v1/files", "application/octet-stream", 500_000_000, 0),
         ("/pkg.Service/Call", "application/grpc", 500, 125),
         ("/v1/rerank", "application/json", 40_000, 10_000),
         ("/v1/images/edits", "application/json", 14_000_000, 131_072),
