@@ -1,0 +1,163 @@
+"""Bytes in any state become an event, and what is framed by hand is what protobuf would write."""
+
+from random import Random
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from picker.extproc import events, replies, wire
+from picker.extproc.errors import answer
+from picker.generated import ext_proc_pb2 as pb
+
+EVENTS = (
+    events.RequestHeaders,
+    events.RequestBody,
+    events.RequestTrailers,
+    events.ResponseHeaders,
+    events.ResponseBody,
+    events.ResponseTrailers,
+    events.Malformed,
+)
+
+
+def messages() -> list[bytes]:
+    """One of each kind, with everything a proxy puts in."""
+    headers = pb.ProcessingRequest()
+    for name, value in ((":path", b"/v1/chat/completions"), (":method", b"POST"), ("x-request-id", b"\xffid")):
+        header = headers.request_headers.headers.headers.add()
+        header.key, header.raw_value = name, value
+    headers.request_headers.end_of_stream = True
+    headers.protocol_config.request_body_mode = 4
+    headers.protocol_config.response_body_mode = 1
+    hint = headers.metadata_context.filter_metadata["envoy.lb.subset_hint"]
+    hint.update({"x-gateway-destination-endpoint-subset": ["10.0.0.1:80", "10.0.0.2"]})
+    body = pb.ProcessingRequest()
+    body.request_body.body = b'{"model":"m"}' * 20
+    body.request_body.end_of_stream = True
+    response = pb.ProcessingRequest()
+    header = response.response_headers.headers.headers.add()
+    header.key, header.raw_value = ":status", b"200"
+    served = response.metadata_context.filter_metadata["envoy.lb"]
+    served.update({"x-gateway-destination-endpoint-served": "10.0.0.1:80"})
+    chunk = pb.ProcessingRequest()
+    chunk.response_body.body = b"data: {}\n\n"
+    trailers = pb.ProcessingRequest()
+    trailers.request_trailers.SetInParent()
+    ends = pb.ProcessingRequest()
+    ends.response_trailers.SetInParent()
+    return [each.SerializeToString() for each in (headers, body, response, chunk, trailers, ends)]
+
+
+MESSAGES = messages()
+
+
+def test_each_kind_of_message_becomes_its_event():
+    decoded = [wire.decode(message) for message in MESSAGES]
+    assert [type(event) for event in decoded] == [EVENTS[0], EVENTS[1], EVENTS[3], EVENTS[4], EVENTS[2], EVENTS[5]]
+    assert decoded[0].subset == ("10.0.0.1:80", "10.0.0.2") and decoded[2].served == "10.0.0.1:80"
+    assert decoded[0].headers["x-request-id"] == "\ufffdid"
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.binary(max_size=400))
+def test_any_bytes_are_an_event(data):
+    assert isinstance(wire.decode(data), EVENTS)
+
+
+@settings(max_examples=800, deadline=None)
+@given(st.sampled_from(MESSAGES), st.integers(0, 2**32), st.integers(1, 8))
+def test_a_message_damaged_anywhere_is_an_event(message, seed, damages):
+    rng = Random(seed)
+    data = bytearray(message)
+    for _ in range(damages):
+        at = rng.randrange(len(data)) if data else 0
+        what = rng.randrange(5)
+        if what == 0 and data:
+            data[at] ^= 1 << rng.randrange(8)
+        elif what == 1:
+            del data[at : at + rng.randrange(1, 9)]
+        elif what == 2:
+            data[at:at] = rng.randbytes(rng.randrange(1, 9))
+        elif what == 3:
+            data = data[:at]
+        else:
+            data += rng.choice(MESSAGES)
+    assert isinstance(wire.decode(bytes(data)), EVENTS)
+
+
+def test_nested_beyond_reason_is_malformed():
+    """A google.protobuf.Struct in itself, ten thousand deep."""
+    inner = b""
+    for _ in range(10_000):
+        value = b"\x2a" + _length(inner)  # Value.struct_value
+        field = b"\x0a\x01a\x12" + _length(value)
+        inner = b"\x0a" + _length(field)
+    struct = b"\x0a\x08envoy.lb\x12" + _length(inner)
+    metadata = b"\x0a" + _length(struct)
+    for number in range(1, 16):
+        message = bytes([number << 3 | 2]) + _length(metadata)
+        assert isinstance(wire.decode(message), EVENTS)
+
+
+def _length(data: bytes) -> bytes:
+    size, out = len(data), bytearray()
+    while size > 0x7F:
+        out.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([*out, size]) + data
+
+
+sizes = st.sampled_from([0, 1, 63, 100, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129])
+larger = st.sampled_from([16_360, 16_370, 16_375, 16_376, 16_378, 16_380, 16_383, 16_384, 16_385, 62_000, 3_000_000])
+
+
+@settings(max_examples=200, deadline=None)
+@given(sizes | larger | st.integers(0, 40_000), st.booleans(), st.booleans())
+def test_pieces_of_body_are_framed_as_protobuf_frames_them(size, end, request):
+    data = b"\x81" * size
+    expected = pb.ProcessingResponse()
+    part = expected.request_body if request else expected.response_body
+    streamed = part.response.body_mutation.streamed_response
+    streamed.SetInParent()
+    streamed.body, streamed.end_of_stream = data, end
+    kind = replies.EchoRequestBody if request else replies.EchoResponseBody
+    assert wire.encode(kind(data, end)) == expected.SerializeToString()
+
+
+addresses = st.lists(
+    st.tuples(st.sampled_from(["10.0.0.1", "[fd00::1]", "10.255.255.255"]), st.integers(1, 65_535)),
+    min_size=1,
+    max_size=16,
+).map(lambda found: tuple(f"{host}:{port}" for host, port in found))
+
+
+@settings(max_examples=100, deadline=None)
+@given(addresses, st.booleans())
+def test_header_and_metadata_of_a_route_are_equal_and_nothing_else_is_set(found, on_body):
+    sent = pb.ProcessingResponse.FromString(
+        wire.encode((replies.RouteOnBody if on_body else replies.RouteOnHeaders)(found))
+    )
+    assert sent.WhichOneof("response") == ("request_body" if on_body else "request_headers")
+    common = (sent.request_body if on_body else sent.request_headers).response
+    (option,) = common.header_mutation.set_headers
+    value = ",".join(found)
+    assert (option.header.key, option.header.raw_value, option.header.value) == (wire.DESTINATION, value.encode(), "")
+    namespaces = sent.dynamic_metadata.fields
+    assert list(namespaces) == ["envoy.lb"]
+    assert dict(namespaces["envoy.lb"].struct_value.fields.items())[wire.DESTINATION].string_value == value
+    assert len(namespaces["envoy.lb"].struct_value.fields) == 1
+    assert not common.HasField("body_mutation") and not common.clear_route_cache
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from([400, 413, 429, 500, 503]), st.text(max_size=200), st.booleans())
+def test_our_own_answers_survive_any_text(status, text, anthropic):
+    sent = pb.ProcessingResponse.FromString(
+        wire.encode(answer(status, text, "word", anthropic=anthropic, retry_after_seconds=3))
+    ).immediate_response
+    assert sent.status.code == status
+    assert {option.header.key for option in sent.headers.set_headers} == {
+        "content-type",
+        "x-picker-reason",
+        "retry-after",
+    }
