@@ -141,4 +141,6 @@ class Finished(msgspec.Struct, kw_only=True):
     response_bytes: int = 0
     usage: Usage | None = None
     request_id: str | None = None
+    trace_parent: str | None = None
+    """The request's `traceparent` header (W3C Trace Context), as it came."""
     explain: Callable[[], Explanation] | None = None

@@ -33,6 +33,7 @@ from picker.edge.config_file import ConfigFile
 from picker.edge.decisions import DecisionRing
 from picker.edge.engine_scraper import EngineScraper
 from picker.edge.ext_proc import BoundPolicy, ExtProcService
+from picker.edge.gpu_source import GpuSource
 from picker.edge.health import HealthService
 from picker.edge.kubernetes import KubernetesSource, PoolTarget, SelectorTarget
 from picker.edge.kubernetes_api import KubernetesApi
@@ -44,6 +45,7 @@ from picker.edge.metrics_server import MetricsServer
 from picker.edge.static_source import StaticSource, Target
 from picker.edge.telemetry import Telemetry
 from picker.edge.telemetry_view import EndpointRow, PoolView
+from picker.edge.tracing import Tracer
 from picker.edge.transport import MethodTable, Transport
 from picker.pool.endpoint import EndpointSpec, EngineSample
 
@@ -117,6 +119,9 @@ class Picker:
         self.director = Director(config)
         self.decisions = DecisionRing()
         self.telemetry = Telemetry(self._pool_view)
+        self.tracer = (
+            Tracer(config.tracing, pool_name=options.pool_name) if config.tracing.otlp_endpoint is not None else None
+        )
         self.health = HealthService()
         self.policy = BoundPolicy(self.director, clock=self.clock, rng=Random())
         self.policy.ejected = lambda name: self.log(
@@ -130,14 +135,16 @@ class Picker:
             {**self.service.methods(), **self.health.methods}, options.grpc_port, self.certificates
         )
         self.health_transport = self._transport(self.health.methods, options.grpc_health_port, None)
+        self.gpus = self._gpu_source(config)
         self.scraper = EngineScraper(
             settings=config.engine_metrics,
-            endpoints=lambda: [endpoint.spec for endpoint in self.director.datastore.endpoints],
+            endpoints=self._specs,
             record=self._record_sample,
             failed=lambda uid, why: self.telemetry.scrape_failed(),
             clock=self.clock,
             rng=Random(),
             log=logging.getLogger("picker.scraper"),
+            gpu_utilization=self.gpus.utilization if self.gpus is not None else None,
         )
         self.api = KubernetesApi() if options.cluster is not None else None
         may_read = None
@@ -184,6 +191,8 @@ class Picker:
             await self.metrics.start()
             self._spawn(self._follow_endpoints())
             self._spawn(self.scraper.run())
+            if self.gpus is not None:
+                self._spawn(self.gpus.run())
             self._spawn(_every(TICK_SECONDS, self.service.tick))
             self._spawn(_every(CONFIG_CHECK_SECONDS, self._reload_config))
             self._spawn(_every(CERTIFICATE_CHECK_SECONDS, self._reload_certificates))
@@ -257,6 +266,22 @@ class Picker:
 
         return H2Transport(methods, host=host, port=port, tls=context, on_error=self._on_error)
 
+    def _gpu_source(self, config: Config) -> GpuSource | None:
+        if config.engine_metrics.gpu_url is None:
+            return None
+        try:
+            return GpuSource(
+                url_template=config.engine_metrics.gpu_url,
+                endpoints=self._specs,
+                clock=self.clock,
+                log=logging.getLogger("picker.gpu"),
+            )
+        except ValueError as error:
+            raise ConfigError(f"engine_metrics.gpu_url: {error}") from None
+
+    def _specs(self) -> list[EndpointSpec]:
+        return [endpoint.spec for endpoint in self.director.datastore.endpoints]
+
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
         task.add_done_callback(self._task_ended)
@@ -318,6 +343,8 @@ class Picker:
             if not left:
                 del self._running_by_model[model]
         self.telemetry.finished(record)
+        if self.tracer is not None:
+            self.tracer.finished(record)
         if self.log.enabled("debug"):
             self.log("debug", "request", **request_fields(record))
 
@@ -448,6 +475,8 @@ class Picker:
             await server.stop()
         if self.api is not None:
             await self.api.close()
+        if self.tracer is not None:
+            await self.tracer.close()
 
 
 async def _every(seconds: float, step: Callable[[], None]) -> None:

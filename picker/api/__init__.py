@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from picker.api import chat_completions, completions, embeddings, messages, responses
+from picker.api import chat_completions, completions, embeddings, generate, messages, responses
 from picker.api.request import InferenceRequest, InvalidBody
 
 
@@ -29,6 +29,8 @@ PARSERS: Mapping[str, Api] = {
     "/responses": Api("responses", responses.parse),
     "/messages": Api("messages", messages.parse, anthropic_errors=True),
     "/embeddings": Api("embeddings", embeddings.parse),
+    "/generate": Api("generate", generate.parse),
+    "/generate_stream": Api("generate_stream", generate.parse_stream),
 }
 """By the path's last one or two segments."""
 

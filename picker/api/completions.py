@@ -1,11 +1,11 @@
-"""POST .../completions (OpenAI): text, a list of texts, token ids, or lists of token ids."""
+"""POST .../completions (OpenAI): text, a list of texts, token ids, or lists of token ids; vLLM's embeddings of one."""
 
 import re
 
 import msgspec
 
-from picker.api.messages_text import NO_RAW, Pieces, Raw, put_text
-from picker.api.request import InferenceRequest, token_ids
+from picker.api.messages_text import NO_RAW, Pieces, Raw, given, put_text
+from picker.api.request import InferenceRequest, medium, token_ids
 
 _LIST_START = re.compile(rb"\[[ \t\r\n]*(.)", re.DOTALL)
 _NUMBER_STARTS = frozenset(b"%c" % each for each in b"-0123456789")
@@ -17,6 +17,7 @@ _decode_texts = msgspec.json.Decoder(list[Raw]).decode
 
 class _Body(msgspec.Struct):
     prompt: Raw = NO_RAW
+    prompt_embeds: Raw = NO_RAW
     model: str | None = None
     stream: bool | None = None
     max_tokens: float | None = None
@@ -30,12 +31,17 @@ def parse(body: bytes) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
     fields = _decode(body)
     prompt, total_bytes, exact = flatten_prompts(fields.prompt)
+    has_media = given(fields.prompt_embeds)
+    if has_media:  # kilobytes a token, and no text: it stands for itself by its digest, as an image does
+        embeddings = medium(memoryview(fields.prompt_embeds))
+        prompt, total_bytes, exact = embeddings + prompt, total_bytes + len(embeddings), False
     return InferenceRequest(
         api="completions",
         model=fields.model,
         prompt=prompt,
         prompt_bytes=total_bytes,
         exact_tokens=exact,
+        has_media=has_media,
         stream=bool(fields.stream),
         max_tokens=fields.max_tokens,
         cache_salt=fields.cache_salt,

@@ -152,6 +152,11 @@ def is_list(raw: Raw) -> bool:
     return bool(raw) and memoryview(raw)[0] == _LIST
 
 
+def given(raw: Raw) -> bool:
+    """Whether a field is there and not null."""
+    return bool(raw) and bytes(memoryview(raw)[:4]) != b"null"
+
+
 def put_text(raw: Raw, pieces: Pieces) -> None:
     """Append JSON as the client wrote it; a string without its quotes, null as nothing."""
     view = memoryview(raw)

@@ -45,6 +45,9 @@ SMALL_CHUNK_BYTES = 4096
 MODEL_CHARS_MAX = 256
 """Of a model's name in the record, which outlives the request."""
 
+TRACE_PARENT_CHARS_MAX = 256
+"""Version 00 has 55; later ones may append."""
+
 _UNKNOWN = Path(OTHER)
 _STORED = ("responses", "conversations")
 """Names of paths where a POST makes something that its server stores."""
@@ -266,6 +269,7 @@ class Exchange:
             objective=self._objective,
             priority=self._policy.priority(self._objective),
             request_id=headers.get("x-request-id"),
+            trace_parent=headers["traceparent"][:TRACE_PARENT_CHARS_MAX] if "traceparent" in headers else None,
         )
         rules = self._policy.hint_rules
         if rules is not None:
