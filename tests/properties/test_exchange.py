@@ -107,6 +107,7 @@ class Ledger:
         self.request_bodies = 0
         self.response_received = b""
         self.response_echoed = b""
+        self.response_ended = False
 
     def came(self, event: events.Event) -> None:
         if isinstance(event, events.RequestHeaders):
@@ -132,6 +133,8 @@ class Ledger:
                 self.echo_ended = reply.end_of_stream
                 assert len(reply.data) <= 62_000 and self.received.startswith(self.echoed)
             elif isinstance(reply, replies.EchoResponseBody):
+                assert not self.response_ended, "answer after its end"
+                self.response_ended = reply.end_of_stream
                 self.response_echoed += reply.data
                 assert len(reply.data) <= 62_000 and self.response_received.startswith(self.response_echoed)
             elif isinstance(reply, replies.RouteOnHeaders | replies.RouteOnBody):
