@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pickers", type=int, default=1, metavar="N", help="routers that share the traffic (1..4)")
     parser.add_argument("--json", metavar="FILE|-", help="write the results as JSON; - is standard output")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained report with plots")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -239,22 +241,43 @@ def _results(options: argparse.Namespace) -> list[tuple[Result, Records]]:
     names = _policies(options.policy)
     if not 1 <= base.pickers <= 4:
         raise UsageError(f"--pickers {base.pickers}: 1..4")
-    knees = Knees()
-    results = []
+    if options.jobs < 1:
+        raise UsageError(f"--jobs {options.jobs}: it must be at least 1")
     with progress_bar(options.quiet) as track:
         rates: list[tuple[float | None, float]] = [(None, options.rate)]
         if options.rate is None:
             track("the knee", None)
-            knee = knees.rate(base)
+            knee = Knees().rate(base)
             rates = [(share, share * knee) for share in loads(options)]
-        for share, rate in rates:
-            for seed in seeds(options):
-                for name in names:
-                    at = "" if share is None else f" at {share:g}"
-                    callback = track(f"{name}{at}", base.requests)
-                    each = msgspec.structs.replace(base, policy=name, rate=rate, seed=seed)
-                    results.append(simulate(each, callback, share=share))
+        runs = [
+            (msgspec.structs.replace(base, policy=name, rate=rate, seed=seed), share)
+            for share, rate in rates
+            for seed in seeds(options)
+            for name in names
+        ]
+        if options.jobs > 1:
+            return _in_processes(runs, options.jobs, track)
+        results = []
+        for each, share in runs:
+            at = "" if share is None else f" at {share:g}"
+            results.append(simulate(each, track(f"{each.policy}{at}", base.requests), share=share))
+        return results
+
+
+def _in_processes(
+    runs: list[tuple[Run, float | None]], jobs: int, track: Callable[[str, int | None], Callable[[int], None]]
+) -> list[tuple[Result, Records]]:
+    done = track("runs", len(runs))
+    results = []
+    with ProcessPoolExecutor(jobs) as pool:
+        for result in pool.map(_simulate_one, runs):
+            results.append(result)
+            done(len(results))
     return results
+
+
+def _simulate_one(run_and_share: tuple[Run, float | None]) -> tuple[Result, Records]:
+    return simulate(run_and_share[0], share=run_and_share[1])
 
 
 if __name__ == "__main__":

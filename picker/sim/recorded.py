@@ -84,12 +84,13 @@ class RecordedScript:
         return None
 
 
-def scripts(path: Path, requests: int, speed: float, warm_up: float) -> list[Script]:
-    """The first `requests` completed requests by arrival. Raises `RecordingError`."""
+def scripts(path: Path, requests: int, *, speed: float = 1.0, warm_up: float = 0.0, skip: int = 0) -> list[Script]:
+    """The first `requests` completed requests by arrival, after `skip` others. Raises `RecordingError`."""
     try:
-        entries = sorted(islice(_playable(path), requests + _IN_FLIGHT_MAX), key=lambda entry: entry.at)[:requests]
+        read = sorted(islice(_playable(path), skip + requests + _IN_FLIGHT_MAX), key=lambda entry: entry.at)
+        entries = read[skip : skip + requests]
         if not entries:
-            raise recording.RecordingError(f"{path} holds no completed request")
+            raise recording.RecordingError(f"{path} holds {len(read)} completed requests: too few")
         warm = int(warm_up * len(entries))
         start = entries[0].at
         played = [

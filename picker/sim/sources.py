@@ -13,7 +13,7 @@ after a roll-out: the first `warm_up` share of the requests is played but not me
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from heapq import heappop, heappush, merge
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -62,6 +62,8 @@ class Trace(msgspec.Struct, frozen=True):
     """A Mooncake or Azure file. Its rate is a speed: 2 replays twice as fast; the seed moves arrivals."""
 
     path: Path
+    skip: int = 0
+    """Requests to leave out first."""
 
     @property
     def name(self) -> str:
@@ -75,13 +77,15 @@ class Trace(msgspec.Struct, frozen=True):
 
     def scripts(self, seed: int, requests: int, rate: float, warm_up: float) -> Iterator[Script]:
         """Its first `requests` requests."""
-        return _scripts(_traced(self.path, seed, requests, rate, warm_up))
+        return _scripts(_traced(self, seed, requests, rate, warm_up))
 
 
 class Recording(msgspec.Struct, frozen=True):
     """What `picker serve --record` wrote. Its rate is a speed; it has one run, whatever the seed."""
 
     path: Path
+    skip: int = 0
+    """Requests to leave out first."""
 
     @property
     def name(self) -> str:
@@ -95,7 +99,7 @@ class Recording(msgspec.Struct, frozen=True):
 
     def scripts(self, seed: int, requests: int, rate: float, warm_up: float) -> Iterator[Script]:
         """Its first `requests` requests."""
-        return iter(_recorded(self.path, requests, rate, warm_up))
+        return iter(_recorded(self, requests, rate, warm_up))
 
 
 def open_file(path: Path) -> Source:
@@ -121,13 +125,23 @@ def _generated(workload: Workload, seed: int, requests: int, rate: float, warm_u
 
 
 @lru_cache(maxsize=2)
-def _traced(path: Path, seed: int, requests: int, rate: float, warm_up: float) -> list[Planned]:
-    return first_planned(traces.open_trace(path, seed, rate), requests, warm_up)
+def _traced(trace: Trace, seed: int, requests: int, rate: float, warm_up: float) -> list[Planned]:
+    stream = islice(traces.open_trace(trace.path, seed, rate), trace.skip, None)
+    return first_planned(_from_zero(stream), requests, warm_up)
 
 
 @lru_cache(maxsize=2)
-def _recorded(path: Path, requests: int, rate: float, warm_up: float) -> list[Script]:
-    return recorded.scripts(path, requests, rate, warm_up)
+def _recorded(recording: Recording, requests: int, rate: float, warm_up: float) -> list[Script]:
+    return recorded.scripts(recording.path, requests, speed=rate, warm_up=warm_up, skip=recording.skip)
+
+
+def _from_zero(stream: Iterator[Session]) -> Iterator[Session]:
+    """The first session starts the clock."""
+    first = next(stream, None)
+    if first is not None:
+        yield msgspec.structs.replace(first, at_seconds=0.0)
+        for session in stream:
+            yield msgspec.structs.replace(session, at_seconds=session.at_seconds - first.at_seconds)
 
 
 def settled(stream: Iterator[Session], seconds: float) -> Iterator[Session]:

@@ -203,7 +203,7 @@ def test_blocks_that_are_no_hashes_are_told(tmp_path):
     with path.open("ab") as file:
         file.write(msgspec.json.encode(Entry(at=0.0, blocks="!!!")) + b"\n")
     with pytest.raises(RecordingError, match=r"traffic\.jsonl"):
-        recorded.scripts(path, 10, 1.0, 0.0)
+        recorded.scripts(path, 10)
 
 
 def test_a_file_is_opened_as_what_it_is(tmp_path):
