@@ -63,7 +63,7 @@ def parse(body: bytes) -> InferenceRequest:
 
 def parse_stream(body: bytes) -> InferenceRequest:
     """`/generate_stream` (TGI, Triton): the same, and the answer streams whatever the body says."""
-    return msgspec.structs.replace(parse(body), stream=True)
+    return msgspec.structs.replace(parse(body), api="generate_stream", stream=True)
 
 
 def _adapter(lora_path: Raw) -> str | None:
