@@ -58,7 +58,7 @@ class Relay:
                 each.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):  # uvloop's word for a transport that is closed
             while data := await reader.read(65536):
                 await self._flowing.wait()
                 writer.write(data)
