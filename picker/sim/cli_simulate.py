@@ -62,8 +62,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--load",
         metavar="SHARE,...",
         default="0.8",
-        help="share of the knee: the highest rate at which least_request keeps p95 TTFT under 2 s "
-        "(default %(default)s)",
+        help="share of the knee: the highest rate at which least_request keeps p95 TTFT under 2 s, or under 1.5 "
+        "times what idle servers need where prompts are that long (default %(default)s)",
     )
     load.add_argument("--rate", type=float, metavar="R", help="requests a second instead; of a trace its speed")
     parser.add_argument("--seed", default="1", metavar="N,...", help="of workload and routers (default %(default)s)")

@@ -2,6 +2,7 @@
 
 from array import array
 from collections import OrderedDict
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from picker.sim.fleet import Failure
 from picker.sim.policies import POLICIES
 from picker.sim.policies.picker import PickerPolicy
+from picker.sim.pooled_lru import PooledLru
 from picker.sim.profiles import PROFILES
 from picker.sim.scripts import SimRequest
 from picker.sim.simulate import Knees, Run, fleet_of, play, simulate
-from picker.sim.sources import Workload
+from picker.sim.sources import Trace, Workload
 from picker.sim.workloads import WORKLOADS
 
 QUICK = Run(source=Workload("agents"), policy="picker", rate=6.0, requests=400, replicas=3, seed=5)
@@ -127,6 +129,25 @@ def test_one_replica_hits_what_a_naive_lru_hits():
     rate = sum(records.cached_tokens) / sum(records.prompt_tokens)
     assert rate == pytest.approx(hits / prompts, abs=0.01)
     assert records.ceiling_hit_rate == pytest.approx(hits / prompts, abs=0.01)
+
+
+TRACES = Path(__file__).parents[3] / "shared" / "traces"
+
+
+@pytest.mark.parametrize(
+    ("trace", "capacity", "expected"),
+    [("conversation", 2_560_000, 0.114), ("conversation", 10_200_000, 0.294), ("synthetic", 5_100_000, 0.432)],
+)
+def test_the_ceiling_is_the_pooled_lru_of_the_public_traces(trace, capacity, expected):
+    """The expected shares were computed apart from this code (see the README beside the traces)."""
+    path = TRACES / f"{trace}_trace.jsonl"
+    if not path.exists():
+        pytest.skip(f"no {path.name} beside the repository")
+    pooled = PooledLru(capacity)
+    for script in Trace(path).scripts(1, 20_000, 1.0, 0.0):
+        request = script.request(0)
+        pooled.prompt(request.ids, request.prompt_tokens)
+    assert pooled.hit_rate == pytest.approx(expected, abs=0.01)
 
 
 def test_saturated_prefill_runs_at_the_profile_s_peak():
