@@ -1,0 +1,59 @@
+"""Standings by hand: ratios to the best peer of each figure, and what is kept between calls."""
+
+import msgspec
+import pytest
+
+from picker.config import Config
+from picker.sim.contest import OURS, PEERS, Cell, Entrant, Score, Scores, contest, standings
+from picker.sim.simulate import Run
+from picker.sim.sources import Workload
+
+CELL = Cell(Workload("tools"), 0.8, 10.0)
+BASE = Run(source=Workload("tools"), policy=OURS, rate=1.0, requests=150, replicas=2)
+
+
+def score(ttft_mean, ttft_p95, e2e_p95, hit_rate=0.5):
+    return Score(ttft_mean, ttft_p95, e2e_p95, hit_rate, 0.9, 0.1)
+
+
+def test_each_figure_is_compared_with_its_own_best_peer():
+    found = {
+        (CELL, OURS): [score(1.0, 4.0, 8.0), score(4.0, 4.0, 8.0)],  # geometric mean of the seeds: 2, 4, 8
+        (CELL, "a"): [score(1.0, 8.0, 16.0), score(1.0, 8.0, 16.0)],
+        (CELL, "b"): [score(9.0, 9.0, 2.0, 0.7), score(9.0, 9.0, 2.0, 0.8)],
+    }
+    (standing,) = standings(found, OURS, ("a", "b"))
+    assert standing.ratios == pytest.approx({"ttft_mean": 2.0, "ttft_p95": 0.5, "e2e_p95": 4.0})
+    assert standing.best_peers == {"ttft_mean": "a", "ttft_p95": "a", "e2e_p95": "b"}
+    assert standing.ratio == pytest.approx(4.0 ** (1 / 3))
+    assert (standing.hit_rate, standing.best_hit_rate) == (0.5, 0.75)
+
+
+def test_no_variant_of_ours_counts_as_a_peer():
+    assert "least_request" in PEERS
+    assert not [name for name in PEERS if name.startswith("picker")]
+
+
+def test_peers_scores_are_kept_and_ours_are_not(tmp_path):
+    kept = tmp_path / "cells.json"
+
+    def run():
+        asked = []
+        found = contest(
+            BASE,
+            [Workload("tools")],
+            [0.5],
+            [Entrant(OURS, OURS, Config()), Entrant("random", "random", Config())],
+            [1],
+            scores=Scores(kept, BASE),
+            jobs=1,
+            track=lambda label, total: asked.append((label, total)) or (lambda done: None),
+        )
+        return found, dict(asked)["runs"]
+
+    (first, played), (second, played_again) = run(), run()
+    assert (played, played_again) == (2, 1)
+    assert first == second
+    other_fleet = msgspec.structs.replace(BASE, replicas=3)
+    assert Scores(kept, other_fleet).knee(other_fleet) is None
+    assert Scores(kept, BASE).knee(BASE) is not None
