@@ -82,6 +82,10 @@ class Picked(msgspec.Struct, frozen=True):
     """`pool.inflight.Charge`: released exactly once, by the director."""
     explain: Callable[[], Explanation]
     predicted_ttft_seconds: float | None = None
+    endpoint_name: str | None = None
+    """Of `addresses[0]`."""
+    prompt_tokens: float | None = None
+    """As estimated, of all prompts together."""
 
 
 class Shed(msgspec.Struct, frozen=True):

@@ -386,6 +386,8 @@ class Director:
             ),
             explain=explanation.Later(snapshot, choice, columns, reason, match.blocks),
             predicted_ttft_seconds=ttft,
+            endpoint_name=endpoint.spec.name,
+            prompt_tokens=columns.prompt_tokens,
         )
 
     # Books ---------------------------------------------------------------------------------

@@ -382,9 +382,10 @@ class Exchange:
             )
         self._booking = decision.charge
         record.reason = decision.reason
-        record.address = decision.addresses[0]
+        record.address, record.endpoint_name = decision.addresses[0], decision.endpoint_name
         record.matched_share = decision.matched_share
         record.predicted_ttft_seconds = decision.predicted_ttft_seconds
+        record.prompt_tokens_estimate = round(decision.prompt_tokens) if decision.prompt_tokens is not None else None
         if self._policy.explain_header:
             self._explain = header_text(decision.explain())
         on_body = self._phase is Phase.COLLECTING and self._request_mode == BodyMode.BUFFERED
@@ -450,7 +451,7 @@ class Exchange:
         booking = self._booking
         if booking is not None:
             if event.served is not None and self._policy.served_by(booking, event.served) and record is not None:
-                record.address = event.served
+                record.address, record.endpoint_name = event.served, None
             if status is not None:
                 self._policy.answered(booking, status)
             self._success = status is not None and 200 <= status < 300

@@ -13,8 +13,8 @@ from picker.extproc.events import BodyMode
 FD = BodyMode.FULL_DUPLEX_STREAMED
 
 
-def headers(path="/v1/chat/completions", mode=FD, *, end=False, **extra):
-    return events.RequestHeaders({":method": "POST", ":path": path, **extra}, end, mode, FD)
+def headers(path="/v1/chat/completions", mode=FD, *, end=False, subset=None, **extra):
+    return events.RequestHeaders({":method": "POST", ":path": path, **extra}, end, mode, FD, subset)
 
 
 def answer(content_type, status="200"):
@@ -155,3 +155,11 @@ def test_nothing_of_the_body_is_held_once_it_is_decided(world):
     assert secret.encode() not in repr(held).encode() and exchange._body == []
     exchange.close()
     assert world.finished[0].outcome is Outcome.ABORTED
+
+
+def test_the_record_says_where_it_went_and_how_long_the_prompt_was_thought_to_be(world):
+    exchange = drive(world, headers(subset=("10.0.0.2",)), events.RequestBody(body(), True))
+    exchange.close()
+    record = world.finished[0]
+    assert (record.address, record.endpoint_name) == ("10.0.0.2:8000", "10.0.0.2:8000")
+    assert record.prompt_tokens_estimate == round((4000 + len("\x00user\n")) / 4)
