@@ -84,7 +84,18 @@ def test_oddities_that_engines_accept_keep_their_prompt(read, body):
 
 
 @pytest.mark.parametrize(
-    "text", [r"a\ud83d", r"\ude00b", r"\ud83d\ud83d\ude00", r"\ud83dA", r"\\\\ \ud83d\ude00\ud83d", r"\uD83D\u0041"]
+    "text",
+    [
+        r"a\ud83d",
+        r"\ude00b",
+        r"\ud83d\ud83d\ude00",
+        r"\ud83dA",
+        r"\\\\ \ud83d\ude00\ud83d",
+        r"\uD83D\u0041",
+        r"\\\ud83d",
+        r"\\\\\ude00",
+        r"\\ud83d \ude00",
+    ],
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/embeddings"])
 def test_a_text_cut_inside_an_emoji_keeps_its_conversation_together(read, path, text):
