@@ -160,18 +160,24 @@ class Routing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float, Meta(ge=0.5, le=64, description="Assumed until a model's usage reports teach the real one.")
     ] = 4.0
     output_tokens: Annotated[float, Meta(ge=1, le=1e6, description="E: answer length assumed at first.")] = 250.0
+    decode_step_seconds: Annotated[
+        float, Meta(ge=0, le=10, description="t0: a decode step of an engine that does nothing else.")
+    ] = 0.01
     decode_seconds_per_sequence: Annotated[
         float, Meta(ge=0, le=1, description="s: what one more sequence adds to a decode step.")
-    ] = 1.5e-4
+    ] = 5e-5
     decode_seconds_per_token: Annotated[
         float, Meta(ge=0, le=1, description="c: what one more context token adds to a decode step.")
-    ] = 2e-8
+    ] = 5.6e-8
     decode_disturbance: Annotated[
-        float, Meta(ge=0, le=10, description="a: how much a prefill delays each request decoding beside it.")
+        float, Meta(ge=0, le=10, description="a: share of a long prefill that each request beside it loses.")
     ] = 0.2
-    overflow_penalty: Annotated[
-        float, Meta(ge=0, le=10, description="g: share of the tokens beyond C that will be computed again.")
-    ] = 0.3
+    disturbance_seconds: Annotated[
+        float, Meta(gt=0, le=60, description="T: from how long on a prefill disturbs fully; shorter ones do less.")
+    ] = 1.0
+    overflow_wait: Annotated[
+        float, Meta(ge=0, le=10, description="g: weight of the wait for room in a full KV cache.")
+    ] = 1.0
     affinity_break: Annotated[
         float,
         Meta(ge=0, le=1000, description="k: leave the cached endpoint when it costs k times the work saved more."),
@@ -179,7 +185,7 @@ class Routing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shared_weight: Annotated[
         Share,
         Meta(description="Least weight of unmatched tokens that many prompts share (a copy is an investment); 1: off."),
-    ] = 0.05
+    ] = 0.2
     explore_regret_seconds: Annotated[
         Seconds, Meta(description="Exploration takes another endpoint only if it costs at most this much more.")
     ] = 0.2

@@ -225,6 +225,7 @@ class Director:
             endpoint,
             prefill_tokens=old.prefill_tokens,
             context_tokens=old.context_tokens,
+            memory_tokens=old.memory_tokens,
             now=old.charged_at_seconds,  # it has been there all the time: rates are learned from then on
         )
         if not prefilling:
@@ -309,17 +310,29 @@ class Director:
         if request.max_tokens is not None:
             output = min(output, max(0, request.max_tokens))
         matched = scheduler.matched_tokens(match, width, bytes_per_token, tokens)
-        shared = (
-            scheduler.copy_weights(
-                match.shared, self.index.residence_seconds(now), routing.shared_weight, bytes_per_token, tokens
+        requests, backlog, context, memory = self.ledger.columns(width)
+        memory = np.maximum(memory, snapshot.reported_context_tokens)
+        step: Column = np.maximum(context, snapshot.reported_context_tokens)
+        step += tokens
+        step *= routing.decode_seconds_per_token
+        step += requests * routing.decode_seconds_per_sequence
+        step += routing.decode_seconds_per_sequence
+        shared: Sequence[tuple[float, float]] = ()
+        new: Column | float = tokens
+        if match.shared:
+            shared = scheduler.copy_weights(
+                match.shared,
+                residence_seconds=self.index.residence_seconds(now),
+                fullness=_fullness(snapshot, memory, requests, sizes.output_tokens),
+                floor=routing.shared_weight,
+                bytes_per_token=bytes_per_token,
+                prompt_tokens=tokens,
             )
-            if match.shared and routing.shared_weight < 1.0
-            else ()
-        )
-        requests, backlog, context = self.ledger.columns(width)
+            new = tokens - np.minimum(matched, shared[-1][0])
         return Columns(
             prompt_tokens=tokens,
             output_tokens=output,
+            mean_output_tokens=sizes.output_tokens,
             mean_uncached_tokens=self.rates.mean_uncached_tokens,
             matchable_tokens=match.blocks * BLOCK_BYTES / bytes_per_token,
             matched_tokens=matched,
@@ -327,7 +340,9 @@ class Director:
             requests=requests,
             backlog_tokens=backlog,
             foreign_requests=snapshot.foreign_requests,
-            context_tokens=np.maximum(context, snapshot.reported_context_tokens),
+            step_seconds=step,
+            memory_tokens=memory,
+            new_tokens=new,
             capacity_tokens=snapshot.capacity_tokens,
             waiting_requests=snapshot.waiting_requests,
             kv_cache_utilization=snapshot.kv_cache_utilization,
@@ -356,6 +371,7 @@ class Director:
             endpoint,
             prefill_tokens=uncached,
             context_tokens=columns.prompt_tokens,
+            memory_tokens=new if isinstance(new := columns.new_tokens, float) else new.item(slot),
             now=now,
             prefill_seconds=None if first_chunk_visible and request.stream else ttft,
         )
@@ -411,6 +427,14 @@ class Director:
 def _selectors(config: Config) -> tuple[Selector, ...]:
     configured = selector(config.endpoint_labels.match, config.endpoint_labels.not_in)
     return () if configured is None else (configured,)
+
+
+def _fullness(snapshot: Snapshot, memory: Column, requests: Column, output_tokens: float) -> float:
+    """How full the KV caches are or will soon be, over the pool: 0..1."""
+    full: Column = requests * (output_tokens / 2)
+    full += memory
+    full /= snapshot.capacity_tokens
+    return min(1.0, float(full[snapshot.ready_mask].mean()))
 
 
 def match_share(match: Match, slot: int) -> float:

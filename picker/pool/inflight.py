@@ -22,6 +22,8 @@ from picker.pool.endpoint import Endpoint
 
 Column = npt.NDArray[np.float64]
 
+_COLUMNS = ("requests", "prefilling", "prefill_tokens", "context_tokens", "memory_tokens")
+
 
 class Charge:
     """One request's load on one endpoint. Only the ledger changes it."""
@@ -31,16 +33,20 @@ class Charge:
         "charged_at_seconds",
         "context_tokens",
         "endpoint",
+        "memory_tokens",
         "prefill_tokens",
         "prefilling",
         "released",
         "timed",
     )
 
-    def __init__(self, endpoint: Endpoint, prefill_tokens: float, context_tokens: float, now: float) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, prefill_tokens: float, context_tokens: float, memory_tokens: float, now: float
+    ) -> None:
         self.endpoint = endpoint
         self.prefill_tokens = prefill_tokens
         self.context_tokens = context_tokens
+        self.memory_tokens = memory_tokens
         self.charged_at_seconds = now
         self.backlog_tokens = endpoint.prefill_tokens
         self.timed = False
@@ -56,19 +62,21 @@ class InflightLedger:
         self.prefilling = np.zeros(slots)
         self.prefill_tokens = np.zeros(slots)
         self.context_tokens = np.zeros(slots)
+        self.memory_tokens = np.zeros(slots)
         self.open_charges = 0
         self._due: list[tuple[float, int, Charge]] = []
         self._sequence = count()
-        self._views: tuple[Column, Column, Column] | None = None
+        self._views: tuple[Column, Column, Column, Column] | None = None
 
-    def columns(self, width: int) -> "tuple[Column, Column, Column]":
-        """Live views of the first `width` slots: requests, prefill tokens, context tokens. Read only."""
+    def columns(self, width: int) -> "tuple[Column, Column, Column, Column]":
+        """Live views of the first `width` slots: requests, prefill, context, memory tokens. Read only."""
         views = self._views
         if views is None or len(views[0]) != width:
             views = self._views = (
                 self.requests[:width],
                 self.prefill_tokens[:width],
                 self.context_tokens[:width],
+                self.memory_tokens[:width],
             )
         return views
 
@@ -80,8 +88,8 @@ class InflightLedger:
 
     def retire(self, slot: int) -> None:
         """The slot has no endpoint any more. Charges on the endpoint that left go on without it."""
-        for column in (self.requests, self.prefilling, self.prefill_tokens, self.context_tokens):
-            column[slot] = 0.0
+        for name in _COLUMNS:
+            getattr(self, name)[slot] = 0.0
 
     def charge(
         self,
@@ -90,18 +98,27 @@ class InflightLedger:
         prefill_tokens: float,
         context_tokens: float,
         now: float,
+        memory_tokens: float | None = None,
         prefill_seconds: float | None = None,
     ) -> Charge:
         """Book a request on `endpoint`.
 
+        `memory_tokens`: KV cache it needs beyond what others hold there with it; `None`: all its context.
         `prefill_seconds`: from now until its prefill counts as over, for answers whose first
         chunk will not be seen; `None` waits for `first_token`.
         """
-        charge = Charge(endpoint, prefill_tokens, context_tokens, now)
+        charge = Charge(
+            endpoint,
+            prefill_tokens=prefill_tokens,
+            context_tokens=context_tokens,
+            memory_tokens=context_tokens if memory_tokens is None else memory_tokens,
+            now=now,
+        )
         endpoint.in_flight_requests += 1
         endpoint.prefilling_requests += 1
         endpoint.prefill_tokens += prefill_tokens
         endpoint.context_tokens += context_tokens
+        endpoint.memory_tokens += charge.memory_tokens
         self.open_charges += 1
         self._mirror(endpoint)
         if prefill_seconds is not None:
@@ -136,8 +153,9 @@ class InflightLedger:
         endpoint = charge.endpoint
         endpoint.in_flight_requests -= 1
         endpoint.context_tokens = max(0.0, endpoint.context_tokens - charge.context_tokens)
+        endpoint.memory_tokens = max(0.0, endpoint.memory_tokens - charge.memory_tokens)
         if not endpoint.in_flight_requests:
-            endpoint.context_tokens = 0.0
+            endpoint.context_tokens = endpoint.memory_tokens = 0.0
         self.open_charges -= 1
         self._mirror(endpoint)
         return True
@@ -155,11 +173,13 @@ class InflightLedger:
         assert self.open_charges >= 0
         for endpoint in endpoints:
             assert endpoint.in_flight_requests >= endpoint.prefilling_requests >= 0
-            assert endpoint.prefill_tokens >= 0.0 and endpoint.context_tokens >= 0.0
+            assert endpoint.prefill_tokens >= 0.0 and endpoint.context_tokens >= endpoint.memory_tokens - 1e-6
+            assert endpoint.memory_tokens >= 0.0
             assert self.requests[endpoint.slot] == endpoint.in_flight_requests
             assert self.prefilling[endpoint.slot] == endpoint.prefilling_requests
             assert self.prefill_tokens[endpoint.slot] == endpoint.prefill_tokens
             assert self.context_tokens[endpoint.slot] == endpoint.context_tokens
+            assert self.memory_tokens[endpoint.slot] == endpoint.memory_tokens
 
     def _mirror(self, endpoint: Endpoint) -> None:
         slot = endpoint.slot
@@ -168,10 +188,11 @@ class InflightLedger:
             self.prefilling[slot] = endpoint.prefilling_requests
             self.prefill_tokens[slot] = endpoint.prefill_tokens
             self.context_tokens[slot] = endpoint.context_tokens
+            self.memory_tokens[slot] = endpoint.memory_tokens
 
     def _grow(self, slots: int) -> None:
         size = max(slots, 2 * len(self.requests))
-        for name in ("requests", "prefilling", "prefill_tokens", "context_tokens"):
+        for name in _COLUMNS:
             column = np.zeros(size)
             old = getattr(self, name)
             column[: len(old)] = old

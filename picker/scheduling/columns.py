@@ -15,6 +15,9 @@ class Columns(msgspec.Struct):
 
     prompt_tokens: float
     output_tokens: float
+    """Of this request."""
+    mean_output_tokens: float
+    """Of the model's requests."""
     mean_uncached_tokens: float
     matchable_tokens: float
     """Those in full blocks: only they can match."""
@@ -25,7 +28,12 @@ class Columns(msgspec.Struct):
     requests: Column
     backlog_tokens: Column
     foreign_requests: Column
-    context_tokens: Column
+    step_seconds: Column
+    """How long a decode step takes with this request beside those in flight, beyond an empty one."""
+    memory_tokens: Column
+    """KV cache in use, prefixes held together counted once."""
+    new_tokens: Column | float
+    """KV cache that this request needs beyond what others hold there with it."""
     capacity_tokens: Column
     waiting_requests: Column
     """NaN: unknown. Only `normalized` scoring reads it."""

@@ -80,21 +80,29 @@ def unmatched_tokens(matched: Column, prompt_tokens: float, shared: Iterable[tup
 
 
 def copy_weights(
-    shared: Iterable[Shared], residence_seconds: float, floor: float, bytes_per_token: float, prompt_tokens: float
+    shared: Iterable[Shared],
+    *,
+    residence_seconds: float,
+    fullness: float,
+    floor: float,
+    bytes_per_token: float,
+    prompt_tokens: float,
 ) -> list[tuple[float, float]]:
-    """What a token of each shared stretch weighs: 1 / (1 + later uses of the copy).
+    """What a token of each shared stretch weighs: 1 / (1 + later uses of the copy), in an empty pool.
 
     A copy on one more endpoint will serve its part of the new continuations until it is evicted:
     branches per second / (holders + 1) * residence. So a prefix that is asked for often, in a
     pool that keeps things, is copied readily; one of many documents in a crowded pool is not.
+    A copy also takes the place of running requests, which share the prefix where they meet: as
+    the pool fills (`fullness`, 0..1) the weight goes back to 1, with its square.
     """
-    return [
-        (
-            min(prompt_tokens, each.blocks * BLOCK_BYTES / bytes_per_token),
-            max(floor, 1.0 / (1.0 + each.branches_per_second * residence_seconds / (each.holders + 1))),
-        )
-        for each in shared
-    ]
+    weights = []
+    for each in shared:
+        uses = each.branches_per_second * residence_seconds / (each.holders + 1)
+        weight = max(floor, 1.0 / (1.0 + uses))
+        tokens = min(prompt_tokens, each.blocks * BLOCK_BYTES / bytes_per_token)
+        weights.append((tokens, weight + (1.0 - weight) * fullness * fullness))
+    return weights
 
 
 def hot_bits(match: Match, threshold: float, bytes_per_token: float, among: Mask | None = None) -> int:

@@ -30,7 +30,10 @@ def columns(width: int, *, kind: str = "busy", **more: Any) -> Columns:
         "requests": np.floor(rng.random(width) * 10 * scale),
         "backlog_tokens": rng.random(width) * 1e4 * scale,
         "foreign_requests": np.zeros(width) if kind == "unknown" else np.floor(rng.random(width) * 5 * scale),
-        "context_tokens": rng.random(width) * 1e5 * scale,
+        "mean_output_tokens": 250.0,
+        "step_seconds": rng.random(width) * 1e-2 * scale,
+        "memory_tokens": rng.random(width) * 1e5 * scale,
+        "new_tokens": prompt - matched,
         "capacity_tokens": np.full(width, 4e5),
         "waiting_requests": gauges * 10,
         "kv_cache_utilization": gauges,
@@ -83,11 +86,10 @@ def test_a_scorer_stands_the_edges(name, edge):
 @pytest.mark.parametrize("name", sorted(scorers.SCORERS))
 def test_a_slower_or_fuller_endpoint_never_scores_better(name):
     base = columns(2, kind="busy", matched_tokens=np.zeros(2), unmatched_tokens=np.full(2, 25_600.0))
-    for worse in ("requests", "backlog_tokens", "foreign_requests", "context_tokens", "rate_inverse"):
-        column = np.array([1.0, 2.0]) * (1e-4 if worse == "rate_inverse" else 1e5)
-        equal = {
-            field: np.full(2, 1.0) for field in ("requests", "backlog_tokens", "foreign_requests", "context_tokens")
-        }
+    counted = ("requests", "backlog_tokens", "foreign_requests", "memory_tokens", "step_seconds")
+    for worse in (*counted, "rate_inverse"):
+        column = np.array([1.0, 2.0]) * {"rate_inverse": 1e-4, "step_seconds": 1e-2}.get(worse, 1e5)
+        equal = {field: np.full(2, 1.0) for field in counted}
         given = msgspec.structs.replace(base, **(equal | {"rate_inverse": np.full(2, 1e-4)} | {worse: column}))
         result = scorers.SCORERS[name](given)
         assert result[1] >= result[0], worse

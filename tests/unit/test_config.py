@@ -78,8 +78,9 @@ def test_the_defaults_are_those_that_are_promised():
     assert (default.drain.accept_seconds, default.drain.seconds) == (10, 120)
     routing = default.routing
     assert (routing.prefill_tokens_per_second, routing.kv_capacity_tokens, routing.output_tokens) == (1e4, 4e5, 250)
-    assert (routing.decode_seconds_per_sequence, routing.decode_seconds_per_token) == (1.5e-4, 2e-8)
-    assert (routing.decode_disturbance, routing.overflow_penalty, routing.affinity_break) == (0.2, 0.3, 4)
+    assert (routing.decode_seconds_per_sequence, routing.decode_seconds_per_token) == (5e-5, 5.6e-8)
+    assert (routing.decode_disturbance, routing.disturbance_seconds, routing.affinity_break) == (0.2, 1, 4)
+    assert (routing.decode_step_seconds, routing.overflow_wait, routing.shared_weight) == (0.01, 1, 0.2)
     assert (routing.explore_regret_seconds, routing.bytes_per_token) == (0.2, 4)
 
 

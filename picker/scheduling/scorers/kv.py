@@ -1,12 +1,9 @@
-"""Seconds of decoding here, and of KV cache that will not fit.
+"""Seconds of decoding here: a step takes longer the more sequences and context share it.
 
-    E * (s * (d_r + 1) + c * (K_r + p)) + g * max(0, K_r + d_r * E / 2 + p - C_r) / R_r
+    E * step_r,   step_r = s * (d_r + 1) + c * (K_r + p)
 
-A decode step takes longer with more sequences (s) and more context (c). What exceeds the
-capacity C_r will be evicted or preempted, and a share g of it computed again.
+beyond what a step costs everywhere (reading the weights), which changes no choice.
 """
-
-import numpy as np
 
 from picker.pool.snapshot import Column
 from picker.scheduling.columns import Columns
@@ -14,18 +11,5 @@ from picker.scheduling.columns import Columns
 
 def seconds(columns: Columns) -> Column:
     """One value a slot."""
-    routing = columns.routing
-    output, requests = columns.output_tokens, columns.requests
-    context: Column = columns.context_tokens + columns.prompt_tokens
-    overflow = requests * (output / 2)
-    overflow += context
-    overflow -= columns.capacity_tokens
-    np.maximum(overflow, 0.0, out=overflow)
-    overflow *= columns.rate_inverse
-    overflow *= routing.overflow_penalty
-    context *= output * routing.decode_seconds_per_token
-    overflow += context
-    sequences = requests + 1.0
-    sequences *= output * routing.decode_seconds_per_sequence
-    overflow += sequences
-    return overflow
+    decoding: Column = columns.step_seconds * columns.output_tokens
+    return decoding

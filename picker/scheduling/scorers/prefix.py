@@ -1,10 +1,13 @@
-"""Seconds of prefill this request costs here: what is not cached, and whom it delays.
+"""Seconds of prefill this request costs here: what is not cached, and whom it disturbs.
 
-    u_r / R_r * (1 + a * d_r)
+    x_r * (1 + a * d_r * min(1, x_r / T)),   x_r = u_r / R_r
 
-A prefill runs in the same steps as the decoding of the d_r requests beside it, so each of them
-waits: a is the share of the prefill that one of them loses (docs/routing.md).
+A prefill runs in the same steps as the decoding of the d_r requests beside it, and those who come
+next wait behind it. One that is over in a step or two disturbs nobody; one that takes T or longer
+costs each of them the share a of it (docs/routing.md).
 """
+
+import numpy as np
 
 from picker.pool.snapshot import Column
 from picker.scheduling.columns import Columns
@@ -12,8 +15,11 @@ from picker.scheduling.columns import Columns
 
 def seconds(columns: Columns) -> Column:
     """One value a slot."""
-    disturbance: Column = columns.requests * columns.routing.decode_disturbance
+    routing = columns.routing
+    prefill: Column = columns.unmatched_tokens * columns.rate_inverse
+    disturbance: Column = prefill * (routing.decode_disturbance / routing.disturbance_seconds)
+    np.minimum(disturbance, routing.decode_disturbance, out=disturbance)
+    disturbance *= columns.requests
     disturbance += 1.0
-    disturbance *= columns.unmatched_tokens
-    disturbance *= columns.rate_inverse
+    disturbance *= prefill
     return disturbance

@@ -1,10 +1,15 @@
-"""Seconds until this request's prefill begins: what was sent there before it.
+"""Seconds until this request's prefill begins: what was sent there before it, and room for it.
 
     (Q_r + foreign_r * mean uncached tokens) / R_r
+    + g * max(0, M_r + d_r * E / 2 + n_r - C_r) * E * (t0 + step_r) / C_r
 
 Q_r is our own books and current to the request; foreign_r is what the engine reports waiting
-beyond them, from clients that do not pass here.
+beyond them, from clients that do not pass here. What does not fit into the capacity C_r waits
+until answers of E tokens have ended: a cache of C_r tokens turns over once in E decode steps.
+A prefix that requests there hold together is in M_r once, and n_r is what this one adds to it.
 """
+
+import numpy as np
 
 from picker.pool.snapshot import Column
 from picker.scheduling.columns import Columns
@@ -12,7 +17,19 @@ from picker.scheduling.columns import Columns
 
 def seconds(columns: Columns) -> Column:
     """One value a slot."""
+    routing = columns.routing
+    output = columns.mean_output_tokens
+    overflow: Column = columns.requests * (output / 2)
+    overflow += columns.memory_tokens
+    overflow += columns.new_tokens
+    overflow -= columns.capacity_tokens
+    np.maximum(overflow, 0.0, out=overflow)
+    overflow /= columns.capacity_tokens
+    turnover: Column = columns.step_seconds + routing.decode_step_seconds
+    turnover *= output * routing.overflow_wait
+    overflow *= turnover
     backlog: Column = columns.foreign_requests * columns.mean_uncached_tokens
     backlog += columns.backlog_tokens
     backlog *= columns.rate_inverse
+    backlog += overflow
     return backlog

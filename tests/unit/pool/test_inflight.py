@@ -74,7 +74,7 @@ def test_what_is_charged_on_the_old_is_released_on_the_old(ledger):
     assert counters(new) == (1, 1, 7, 8) and counters(old) == (1, 0, 0, 500)
     assert ledger.release(charge)
     assert counters(old) == (0, 0, 0, 0) and counters(new) == (1, 1, 7, 8)
-    assert [column[0] for column in ledger.columns(1)] == [1, 7, 8]
+    assert [column[0] for column in ledger.columns(1)] == [1, 7, 8, 8]
     ledger.release(fresh)
     ledger.check([new])
 
@@ -83,10 +83,10 @@ def test_columns_mirror_the_counters_through_growth(ledger):
     endpoints = [join(ledger, slot, str(slot)) for slot in range(3)]
     before = ledger.columns(3)
     ledger.charge(endpoints[1], prefill_tokens=5, context_tokens=6, now=0.0)
-    assert [column.tolist() for column in before] == [[0, 1, 0], [0, 5, 0], [0, 6, 0]], "live views"
+    assert [column.tolist() for column in before] == [[0, 1, 0], [0, 5, 0], [0, 6, 0], [0, 6, 0]], "live views"
     endpoints += [join(ledger, slot, str(slot)) for slot in range(3, 100)]
     ledger.charge(endpoints[99], prefill_tokens=1, context_tokens=2, now=0.0)
-    requests, prefill, context = ledger.columns(100)
+    requests, prefill, context, memory = ledger.columns(100)
     assert (requests[1], prefill[1], context[1], requests[99], prefill[99]) == (1, 5, 6, 1, 1)
     assert len(ledger.columns(2)[0]) == 2
     ledger.check(endpoints)

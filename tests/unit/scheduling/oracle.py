@@ -6,7 +6,7 @@ it permits is listed.
 
 from dataclasses import dataclass, field
 
-A, G, K_BREAK, S, C = 0.2, 0.3, 4.0, 1.5e-4, 2e-8
+A, T, G, K_BREAK, T0, S, C = 0.2, 1.0, 1.0, 4.0, 0.01, 5e-5, 5.6e-8
 TINY = 1e-9
 
 
@@ -36,6 +36,9 @@ class Rule:
     blocks: int
     bytes_per_token: float = 4.0
     expected_output: float = 250.0
+    """Of this request."""
+    mean_output: float = 250.0
+    """Of the model's requests."""
     mean_uncached: float = 512.0
     weights: tuple[float, float, float] = (3.0, 3.0, 2.0)
     threshold: float = 0.8
@@ -58,11 +61,14 @@ class Rule:
         if one.utilization is not None:
             k = max(k, one.utilization * one.capacity)
         e = self.expected_output
-        over = max(0.0, k + one.d * e / 2 + self.p - one.capacity)
+        mean = self.mean_output
+        over = max(0.0, k + one.d * mean / 2 + self.p - one.capacity)
+        step = S * (one.d + 1) + C * (k + self.p)
+        x = u / one.R
         return {
-            "prefix": u / one.R * (1 + A * one.d),
-            "queue": (one.Q + one.foreign * self.mean_uncached) / one.R,
-            "kv": e * (S * (one.d + 1) + C * (k + self.p)) + G * over / one.R,
+            "prefix": x * (1 + A * one.d * min(1, x / T)),
+            "queue": (one.Q + one.foreign * self.mean_uncached) / one.R + G * over * mean * (T0 + step) / one.capacity,
+            "kv": e * step,
         }
 
     def cost(self, one: One) -> float:

@@ -21,7 +21,7 @@ def book() -> EjectionBook:
 
 
 def charge(endpoint):
-    return Charge(endpoint, 0.0, 0.0, 0.0)
+    return Charge(endpoint, prefill_tokens=0.0, context_tokens=0.0, memory_tokens=0.0, now=0.0)
 
 
 def fail(book, endpoint, now, times=1, limits=LIMITS):

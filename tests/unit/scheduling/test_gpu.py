@@ -10,7 +10,7 @@ from picker.config import Config, Routing, Weights
 from picker.director import Director
 from picker.pool.endpoint import EndpointSpec, EngineSample
 
-R, S, C, E = 10_000.0, 1.5e-4, 2e-8, 250.0
+R, S, C, E = 10_000.0, 5e-5, 5.6e-8, 250.0
 
 
 def director(*utilizations, weight=3.0) -> Director:
@@ -33,7 +33,7 @@ def seconds(decision):
 
 
 def test_seconds_are_the_requests_own_work_times_the_utilization():
-    """10,000 tokens: 1 s of prefill and 250 * (1.5e-4 + 2e-8 * 10,000) s of decoding."""
+    """10,000 tokens: 1 s of prefill and 250 * (5e-5 + 5.6e-8 * 10,000) s of decoding."""
     own = 10_000 / R + E * (S + C * 10_000)
     found = seconds(decide(director(0.0, 0.5, 1.0)))
     assert found == pytest.approx({0: 0.0, 1: 0.5 * own, 2: own})
