@@ -195,7 +195,7 @@ def print_wide(shown: RenderableType) -> None:
     """To standard output; not squeezed where that is no terminal."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=140)
+        console = Console(width=180)
     console.print(shown)
 
 
