@@ -217,6 +217,26 @@ def standings(found: dict[tuple[Cell, str], list[Score]], ours: str, peers: Iter
     return listed
 
 
+def ranking(found: dict[tuple[Cell, str], list[Score]], peers: Sequence[str]) -> Table:
+    """Every entrant over all cells, as a ratio to the best peer of each cell and figure: who is good everywhere."""
+    names = list(dict.fromkeys(name for _, name in found))
+    rows = []
+    for name in names:
+        listed = standings(found, name, peers)
+        by_figure = [_geometric(each.ratios[figure] for each in listed) for figure in FIGURES]
+        worst = max(listed, key=lambda each: each.ratio)
+        rows.append((_geometric(by_figure), name, by_figure, worst))
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title="All cells, as a ratio to the best peer of each figure")
+    shown.add_column("policy", no_wrap=True)
+    for column in ("mean", "TTFT mean", "TTFT p95", "E2E p95", "worst"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    shown.add_column("cell", no_wrap=True)
+    for mean, name, by_figure, worst in sorted(rows, key=lambda row: row[0]):
+        values = (mean, *by_figure, worst.ratio)
+        shown.add_row(name, *(f"{value:.3f}" for value in values), f"{worst.cell.source.name} {worst.cell.share:g}")
+    return shown
+
+
 def _geometric(values: Iterable[float]) -> float:
     return exp(fmean(log(max(value, 1e-9)) for value in values))
 
@@ -301,6 +321,7 @@ def main() -> int:
         return 1
     for entrant in ours:
         print_wide(table(entrant.name, standings(found, entrant.name, peers)))
+    print_wide(ranking(found, peers))
     if options.json is not None:
         rows = [
             {
