@@ -5,6 +5,7 @@ Imports are inside the commands: `picker --version` and a usage error answer at 
 
 import argparse
 import asyncio
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -62,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument("--insecure", action="store_true", help="plaintext instead of TLS on the ext_proc port")
     serve.add_argument("--transport", choices=("h2", "grpcio"), default="h2", help="gRPC server (default %(default)s)")
+    serve.add_argument(
+        "--record",
+        metavar="FILE",
+        type=Path,
+        help="write what `picker simulate --trace` needs (no text), 256 MB at most",
+    )
     replicas = serve.add_mutually_exclusive_group()
     replicas.add_argument(
         "--leader-election", action="store_true", help="several replicas: one serves, the others follow, synced"
@@ -79,7 +86,8 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="check a configuration file", allow_abbrev=False)
     check.set_defaults(run=_check)
-    check.add_argument("config", metavar="CONFIG", type=Path)
+    check.add_argument("config", metavar="CONFIG", type=Path, nargs="?")
+    check.add_argument("--reference", action="store_true", help="print every key with its default, as a Markdown table")
 
     convert = commands.add_parser(
         "convert", help="read an EndpointPickerConfig of the llm-d / GIE picker", allow_abbrev=False
@@ -98,13 +106,29 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--json", action="store_true", help="as JSON")
     explain.add_argument("request_id", nargs="?", help="only this request (x-request-id)")
 
+    _add_simulation(commands)
+
     demo = commands.add_parser(
         "demo", help="real Envoy, simulated model servers: round robin, then the picker", allow_abbrev=False
     )
     demo.set_defaults(run=_demo)
     demo.add_argument("--replicas", type=int, default=4, help="simulated model servers (default %(default)s)")
+    demo.add_argument("--port", type=_port, default=0, help="of Envoy (default: any free one)")
     demo.add_argument("--seed", type=int, default=1, help="of the workloads (default %(default)s)")
     return parser
+
+
+def _add_simulation(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`simulate` and `tune` bring a simulator: it is loaded only where one of them is asked for."""
+    for name, text in (
+        ("simulate", "routing policies on a workload, over simulated model servers"),
+        ("tune", "search the knobs on a workload or a recording, and prove the gain"),
+    ):
+        command = commands.add_parser(name, help=text, allow_abbrev=False)
+        if name in sys.argv[1:2]:
+            module = importlib.import_module(f"picker.sim.cli_{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
 
 
 def _port(text: str) -> int:
@@ -150,6 +174,7 @@ def _serve(options: argparse.Namespace) -> int:
             insecure=options.insecure,
             targets=tuple(targets),
             endpoints_file=options.endpoints_file,
+            record_file=options.record,
             cluster=cluster,
             leader_election=options.leader_election,
             active_active=options.active_active,
@@ -198,6 +223,11 @@ def _loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
 def _check(options: argparse.Namespace) -> int:
     from picker import config
 
+    if options.reference:
+        print(config.reference_table())
+        return 0
+    if options.config is None:
+        return _fail("give a configuration file, or --reference")
     try:
         text = options.config.read_text("utf-8")
         loaded = config.load(text)
@@ -214,7 +244,7 @@ def _check(options: argparse.Namespace) -> int:
 def _demo(options: argparse.Namespace) -> int:
     from picker.sim.demo import demo
 
-    return demo(replicas=options.replicas, seed=options.seed)
+    return demo(replicas=options.replicas, seed=options.seed, port=options.port)
 
 
 def _convert(options: argparse.Namespace) -> int:

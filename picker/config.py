@@ -17,6 +17,8 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from picker.config_transport import TransportLimits
+
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Weight = Annotated[float, Meta(ge=0.0, le=1_000_000.0)]
 Seconds = Annotated[float, Meta(ge=0.0, le=86_400.0)]
@@ -276,6 +278,7 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine_metrics: EngineMetrics = EngineMetrics()
     tls: Tls = Tls()
     drain: Drain = Drain()
+    transport: TransportLimits = TransportLimits()
     tracing: Tracing = Tracing()
     debug: Debug = Debug()
 
@@ -295,6 +298,7 @@ RESTART_ONLY = (
     "engine_metrics.gpu_url",
     "tracing.otlp_endpoint",
     "tracing.sample_ratio",
+    "transport",
 )
 """Keys whose change needs a restart (the files themselves are read again when they change)."""
 
@@ -378,6 +382,12 @@ def reference() -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
     _reference_rows(Config, Config(), "", rows)
     return rows
+
+
+def reference_table() -> str:
+    """The same as a Markdown table."""
+    rows = [f"| `{key}` | `{default}` | {text} |" for key, default, text in reference()]
+    return "\n".join(("| key | default | what it does |", "|---|---|---|", *rows))
 
 
 def _reference_rows(section: type[Any], defaults: Any, prefix: str, rows: list[tuple[str, str, str]]) -> None:

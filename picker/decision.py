@@ -148,3 +148,5 @@ class Finished(msgspec.Struct, kw_only=True):
     trace_parent: str | None = None
     """The request's `traceparent` header (W3C Trace Context), as it came."""
     explain: Callable[[], Explanation] | None = None
+    block_hashes: Any = None
+    """`array('Q')`: the prompt's prefix blocks, for a recording; they tell nothing of its words."""

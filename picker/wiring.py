@@ -16,7 +16,9 @@ import logging
 import os
 import signal
 import traceback
+from array import array
 from collections.abc import Callable, Coroutine, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -26,7 +28,7 @@ from aiohttp import web
 
 from picker import config as configuration
 from picker.config import Config, ConfigError
-from picker.decision import Finished, Picked
+from picker.decision import Finished, Outcome, Picked
 from picker.director import Director
 from picker.edge import tls
 from picker.edge.config_file import ConfigFile
@@ -48,6 +50,7 @@ from picker.edge.telemetry_view import EndpointRow, PoolView
 from picker.edge.tracing import Tracer
 from picker.edge.transport import MethodTable, Transport
 from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.sim.recording import Recorder
 
 TICK_SECONDS = 0.05
 CONFIG_CHECK_SECONDS = 1.0
@@ -71,6 +74,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     targets: tuple[Target, ...] = ()
     endpoints_file: Path | None = None
+    record_file: Path | None = None
     cluster: PoolTarget | SelectorTarget | None = None
     leader_election: bool = False
     active_active: bool = False
@@ -168,6 +172,11 @@ class Picker:
         )
         self.source: KubernetesSource | None = None
         self.election: LeaseElection | None = None
+        self.recorder: Recorder | None = None
+        self._recording_since = self.clock()
+        if options.record_file is not None:
+            started_at = datetime.now(UTC).isoformat(timespec="seconds")
+            self.recorder = Recorder(options.record_file, started_at=started_at)
         self._running_by_model: dict[str, int] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._stopping = asyncio.Event()
@@ -257,14 +266,16 @@ class Picker:
         self, methods: MethodTable, port: int, certificates: "tls.CertificateFiles | tls.ServerContext | None"
     ) -> Transport:
         context = certificates.context if isinstance(certificates, tls.CertificateFiles) else certificates
-        host = self.options.host
+        host, limits = self.options.host, self.config_file.config.transport
         if self.options.transport == "grpcio":
             from picker.edge.grpcio_transport import GrpcioTransport
 
-            return GrpcioTransport(methods, host=host, port=port, tls=context, on_error=self._on_error)
+            return GrpcioTransport(methods, host=host, port=port, tls=context, limits=limits, on_error=self._on_error)
         from picker.edge.h2 import H2Transport
 
-        return H2Transport(methods, host=host, port=port, tls=context, on_error=self._on_error)
+        return H2Transport(
+            methods, host=host, port=port, tls=context, limits=limits, on_error=self._on_error, on_fault=self._on_fault
+        )
 
     def _gpu_source(self, config: Config) -> GpuSource | None:
         if config.engine_metrics.gpu_url is None:
@@ -333,6 +344,8 @@ class Picker:
 
     def _decided(self, picked: Picked, record: Finished) -> None:
         self.decisions.add(picked, record)
+        if self.recorder is not None:
+            record.block_hashes = picked.charge.hashes
         model = record.model or ""
         self._running_by_model[model] = self._running_by_model.get(model, 0) + 1
 
@@ -345,11 +358,32 @@ class Picker:
         self.telemetry.finished(record)
         if self.tracer is not None:
             self.tracer.finished(record)
+        if self.recorder is not None and record.outcome is not Outcome.UNSEEN:
+            self._record_request(self.recorder, record)
         if self.log.enabled("debug"):
             self.log("debug", "request", **request_fields(record))
 
+    def _record_request(self, recorder: Recorder, record: Finished) -> None:
+        usage = record.usage
+        recorder.record(
+            at=self.clock() - record.duration_seconds - self._recording_since,
+            model=record.model,
+            hashes=record.block_hashes if record.block_hashes is not None else array("Q"),
+            prompt_bytes=record.request_bytes,
+            prompt_tokens=usage.input_tokens if usage is not None else None,
+            output_tokens=usage.output_tokens if usage is not None else None,
+            streaming=record.streaming,
+            outcome=record.outcome.value,
+            status=record.status,
+            ttft_seconds=record.ttft_seconds,
+            duration_seconds=record.duration_seconds,
+        )
+
     def _on_error(self, error: BaseException) -> None:
         self.log.fault("a fault of the picker; the stream it hit was ended, others go on", error)
+
+    def _on_fault(self, peer: str, reason: str) -> None:
+        self.log("warning", "connection closed for what its peer did", peer=peer, reason=reason)
 
     def _pool_view(self) -> PoolView:
         now = self.clock()
@@ -473,6 +507,8 @@ class Picker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for server in (self.transport, self.health_transport, self.metrics):
             await server.stop()
+        if self.recorder is not None:
+            self.recorder.close()
         if self.api is not None:
             await self.api.close()
         if self.tracer is not None:
