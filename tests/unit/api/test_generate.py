@@ -1,0 +1,76 @@
+"""The engines' own generate API (SGLang, vLLM, TGI, Triton), and embeddings in place of a prompt."""
+
+import base64
+
+import pytest
+
+from picker.api.request import MEDIUM_BYTES
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "prompt", "output"),
+    [
+        ("/generate", {"text": "one", "sampling_params": {"max_new_tokens": 7, "temperature": 0}}, b"one", 7),
+        ("/generate", {"text": ["one", "more"], "sampling_params": [{"max_new_tokens": 7}, {}]}, b"one", 7),
+        ("/generate", {"inputs": "one", "parameters": {"max_new_tokens": 7}}, b"one", 7),
+        ("/generate_stream", {"inputs": "one"}, b"one", None),
+        ("/v2/models/m/generate", {"text_input": "one", "max_tokens": 7}, b"one", 7),
+        ("/inference/v1/generate", {"token_ids": [1, 2], "sampling_params": {"max_tokens": 7}}, b"\1\0\0\0\2\0\0\0", 7),
+        ("/generate", {"input_ids": [[1], [2, 3]]}, b"\1\0\0\0", None),
+        ("/generate", {"text": None, "input_ids": [1]}, b"\1\0\0\0", None),
+        ("/generate", {}, b"", None),
+    ],
+)
+def test_each_engines_words(read, path, body, prompt, output):
+    request = read(path, **body)
+    assert (request.prompt, request.max_tokens) == (prompt, output)
+    assert request.exact_tokens is (prompt[1:2] == b"\0")
+    assert request.stream is path.endswith("_stream")
+
+
+def test_the_load_is_that_of_all_prompts(read):
+    assert read("/generate", text=["one", "more"]).prompt_bytes == 7
+    assert read("/generate", input_ids=[[1], [2, 3]]).prompt_bytes == 12
+
+
+@pytest.mark.parametrize(
+    ("fields", "model"),
+    [
+        ({"lora_path": "sql"}, "sql"),
+        ({"lora_path": ["sql", None]}, "sql"),
+        ({"lora_path": [None, "sql"], "model": "m"}, "m"),
+        ({"lora_path": None, "model": "m"}, "m"),
+        ({"lora_path": []}, None),
+        ({}, None),
+    ],
+)
+def test_sglangs_adapter_is_the_model(read, fields, model):
+    assert read("/generate", text="x", **fields).model == model
+
+
+def test_another_image_is_another_prompt(read):
+    one, two, again = (read("/generate", text="what is this", image_data=image) for image in ("AAAA", "BBBB", "AAAA"))
+    assert one.has_media and one.prompt == again.prompt != two.prompt
+    assert one.prompt_bytes == MEDIUM_BYTES + len("what is this")
+
+
+@pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/v1/completions"])
+@pytest.mark.parametrize("body", [{"text": 5}, {"prompt": {"a": 1}}, {"text": [1.5, {}]}, {"sampling_params": 3}])
+def test_nonsense_routes_by_load(read, path, body):
+    read(path, **body)
+
+
+def test_embeddings_stand_for_a_prompt_by_their_digest(read):
+    """vLLM's `prompt_embeds`: kilobytes a token, and no text; equal ones match."""
+    data = base64.b64encode(bytes(range(256)) * 4096).decode()
+    one, again, two = (read("/v1/completions", model="m", prompt_embeds=each) for each in (data, data, data[4:]))
+    assert one.prompt == again.prompt != two.prompt
+    assert one.prompt_bytes == MEDIUM_BYTES and one.has_media and not one.exact_tokens
+    assert read("/v1/completions", model="m", prompt_embeds=None, prompt="x").prompt == b"x"
+
+
+def test_a_conversation_is_named_by_its_id_or_as_an_object(read):
+    assert read("/v1/responses", input="x", conversation="conv_1").conversation_id == "conv_1"
+    assert read("/v1/responses", input="x", conversation={"id": "conv_1"}).conversation_id == "conv_1"
+    assert read("/v1/responses", input="x", conversation=None).conversation_id is None
+    assert read("/v1/responses", input="x", previous_response_id="resp_1").previous_response_id == "resp_1"
