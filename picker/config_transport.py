@@ -14,13 +14,19 @@ class TransportLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """What one peer, and all peers together, may ask of the gRPC port."""
 
     connections_max: Annotated[
-        int, Meta(ge=1, description="Connections at once; one more is answered GOAWAY and closed.")
+        int,
+        Meta(
+            ge=1,
+            description="Connections at once; one more is answered GOAWAY and closed.",
+        ),
     ] = 1024
     concurrent_streams_max: Annotated[
         int,
         Meta(
             ge=1,
-            description="Open calls on one connection; one more is answered RST_STREAM REFUSED_STREAM (safe to retry).",
+            description=(
+                "Open calls on one connection; one more is answered RST_STREAM REFUSED_STREAM (safe to retry)."
+            ),
         ),
     ] = 16_384
     header_list_bytes_max: Annotated[
@@ -31,11 +37,20 @@ class TransportLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ),
     ] = 16_384
     header_block_bytes_max: Annotated[
-        int, Meta(ge=1, description="Encoded request headers, HEADERS and CONTINUATION frames together.")
+        int,
+        Meta(
+            ge=1,
+            description="Encoded request headers, HEADERS and CONTINUATION frames together.",
+        ),
     ] = 32_768
     continuation_frames_max: Annotated[int, Meta(ge=1, description="CONTINUATION frames of one header block.")] = 8
     frame_bytes_max: Annotated[
-        int, Meta(ge=16_384, le=16_777_215, description="Payload of one frame (SETTINGS_MAX_FRAME_SIZE).")
+        int,
+        Meta(
+            ge=16_384,
+            le=16_777_215,
+            description="Payload of one frame (SETTINGS_MAX_FRAME_SIZE).",
+        ),
     ] = 16_384
     message_bytes_max: Annotated[
         int,
@@ -48,17 +63,28 @@ class TransportLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ),
     ] = 1024 * 1024
     connection_window_bytes: Annotated[
-        int, Meta(ge=65_535, le=0x7FFFFFFF, description="The same for a whole connection.")
+        int,
+        Meta(
+            ge=65_535,
+            le=0x7FFFFFFF,
+            description="The same for a whole connection.",
+        ),
     ] = 16 * 1024 * 1024
     connection_buffered_bytes_max: Annotated[
         int,
         Meta(
             ge=1,
-            description="Unfinished messages of one connection; what goes beyond ends its call with RESOURCE_EXHAUSTED.",
+            description=(
+                "Unfinished messages of one connection; what goes beyond ends its call with RESOURCE_EXHAUSTED."
+            ),
         ),
     ] = 256 * 1024 * 1024
     buffered_bytes_max: Annotated[
-        int, Meta(ge=1, description="Unfinished messages of all connections together; the same answer.")
+        int,
+        Meta(
+            ge=1,
+            description="Unfinished messages of all connections together; the same answer.",
+        ),
     ] = 1024 * 1024 * 1024
     stream_send_queue_bytes_max: Annotated[
         int,
@@ -71,14 +97,20 @@ class TransportLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         int,
         Meta(
             ge=1,
-            description="Answers queued on one connection. From half of it on its peer may send no more messages; above it, the connection is closed. At least twice `connection_window_bytes`, or an honest peer could meet it.",
+            description=(
+                "Answers queued on one connection. From half of it on its peer may send no more messages; "
+                "above it, the connection is closed. At least twice `connection_window_bytes`, or an "
+                "honest peer could meet it."
+            ),
         ),
     ] = 64 * 1024 * 1024
     resets_max: Annotated[
         int,
         Meta(
             ge=1,
-            description="Calls that a peer may break off (RST_STREAM before its call ended, or a stream error) in one go.",
+            description=(
+                "Calls that a peer may break off (RST_STREAM before its call ended, or a stream error) in one go."
+            ),
         ),
     ] = 10_000
     resets_per_second: Annotated[
@@ -91,7 +123,10 @@ class TransportLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         int,
         Meta(
             ge=1,
-            description="Frames that move no data (PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA, unknown) in one go. Each new call and each filled DATA frame gives eight back.",
+            description=(
+                "Frames that move no data (PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA, unknown) "
+                "in one go. Each new call and each filled DATA frame gives eight back."
+            ),
         ),
     ] = 10_000
     idle_frames_per_second: Annotated[int, Meta(ge=1, description="How fast that allowance comes back by itself.")] = (
@@ -119,8 +154,16 @@ class TransportLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         30.0
     )
     keepalive_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="And closed when nothing comes back for so long.")
+        float,
+        Meta(
+            gt=0,
+            description="And closed when nothing comes back for so long.",
+        ),
     ] = 20.0
     close_seconds: Annotated[
-        float, Meta(gt=0, description="Time for a peer to read our GOAWAY before its socket is cut.")
+        float,
+        Meta(
+            gt=0,
+            description="Time for a peer to read our GOAWAY before its socket is cut.",
+        ),
     ] = 2.0
