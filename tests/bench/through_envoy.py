@@ -21,6 +21,7 @@ from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess
 from tests.bench.decision import SIZES, chat_body
 
 ENDPOINTS = 4
+TYPES = "type.googleapis.com/envoy.extensions"
 ANSWER = json.dumps(
     {
         "id": "x",
@@ -61,13 +62,13 @@ def upstream(ports: list[int]) -> dict[str, Any]:
     headers = [{"header": {"key": "content-type", "value": "application/json"}}]
     route = {"match": {"prefix": "/"}, "direct_response": answer, "response_headers_to_add": headers}
     manager = {
-        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "@type": f"{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "u",
         "route_config": {"virtual_hosts": [{"name": "v", "domains": ["*"], "routes": [route]}]},
         "http_filters": [
             {
                 "name": "router",
-                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+                "typed_config": {"@type": f"{TYPES}.filters.http.router.v3.Router"},
             }
         ],
     }

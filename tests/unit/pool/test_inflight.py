@@ -87,7 +87,7 @@ def test_columns_mirror_the_counters_through_growth(ledger):
     endpoints += [join(ledger, slot, str(slot)) for slot in range(3, 100)]
     ledger.charge(endpoints[99], prefill_tokens=1, context_tokens=2, now=0.0)
     requests, prefill, context, memory = ledger.columns(100)
-    assert (requests[1], prefill[1], context[1], requests[99], prefill[99]) == (1, 5, 6, 1, 1)
+    assert (requests[1], prefill[1], context[1], memory[1], requests[99], prefill[99]) == (1, 5, 6, 6, 1, 1)
     assert len(ledger.columns(2)[0]) == 2
     ledger.check(endpoints)
 
