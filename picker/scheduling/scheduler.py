@@ -94,14 +94,15 @@ def copy_weights(
     branches per second / (holders + 1) * residence. So a prefix that is asked for often, in a
     pool that keeps things, is copied readily; one of many documents in a crowded pool is not.
     A copy also takes the place of running requests, which share the prefix where they meet: as
-    the pool fills (`fullness`, 0..1) the weight goes back to 1, with its square.
+    the pool fills (`fullness`, 0..1) the weight goes back to 1, reached where it is half full.
     """
+    crowding = min(1.0, 2.0 * fullness) ** 2
     weights = []
     for each in shared:
         uses = each.branches_per_second * residence_seconds / (each.holders + 1)
         weight = max(floor, 1.0 / (1.0 + uses))
         tokens = min(prompt_tokens, each.blocks * BLOCK_BYTES / bytes_per_token)
-        weights.append((tokens, weight + (1.0 - weight) * fullness * fullness))
+        weights.append((tokens, weight + (1.0 - weight) * crowding))
     return weights
 
 

@@ -29,7 +29,8 @@ def test_what_is_never_asked_for_again_weighs_in_full():
 
 def test_the_floor_and_the_fullness_hold():
     assert weigh([Shared(1, 1000.0, 1)])[0][1] == 0.1
-    assert weigh([Shared(1, 1000.0, 1)], fullness=0.5)[0][1] == pytest.approx(0.1 + 0.9 * 0.25)
+    assert weigh([Shared(1, 1000.0, 1)], fullness=0.25)[0][1] == pytest.approx(0.1 + 0.9 * 0.25)
+    assert weigh([Shared(1, 1000.0, 1)], fullness=0.5)[0][1] == 1.0
     assert weigh([Shared(1, 1000.0, 1)], fullness=1.0)[0][1] == 1.0
 
 
