@@ -94,17 +94,26 @@ def encode(reply: replies.Reply) -> bytes:
 
 
 def _headers(pairs: Iterable[Any], wanted: frozenset[str]) -> Mapping[str, str]:
-    """The wanted headers, names lower-case; of several, the first."""
+    """The wanted headers, names lower-case; of several, the first.
+
+    HTTP/2 has names in lower case, and so has Envoy: other spellings get a second look, the rest a fast one.
+    """
     found: dict[str, str] = {}
+    odd = False
     for pair in pairs:
         key = pair.key
-        if key not in wanted:
-            key = key.lower()
-            if key not in wanted:
-                continue
-        if key not in found:
-            raw = pair.raw_value
-            found[key] = raw.decode("utf-8", "replace") if raw else pair.value
+        if key in wanted:
+            if key not in found:
+                raw = pair.raw_value
+                found[key] = raw.decode("utf-8", "replace") if raw else pair.value
+        elif not key.islower():
+            odd = True
+    if odd:
+        for pair in pairs:
+            key = pair.key.lower()
+            if key in wanted and key not in found:
+                raw = pair.raw_value
+                found[key] = raw.decode("utf-8", "replace") if raw else pair.value
     return found
 
 

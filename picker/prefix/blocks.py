@@ -11,12 +11,14 @@ own model and salt, nothing more; no content is ever served from the index.
 """
 
 from array import array
+from functools import lru_cache
 
 from xxhash import xxh3_64_intdigest
 
 BLOCK_BYTES = 1024
 
 
+@lru_cache(maxsize=1024)
 def chain_seed(model: str | None, cache_salt: str | None) -> int:
     """Where the chain starts. `None` and `""` differ."""
     parts = []

@@ -193,6 +193,9 @@ def _least_of(cost: Column, bits: int, rng: Rng) -> int | None:
         masked = np.where(bits_to_mask(bits, len(cost)), cost, _INFINITY)
         slot = _least(masked, rng)
         return slot if masked.item(slot) < _INFINITY else None
+    if not bits & (bits - 1):  # a session's one home
+        slot = bits.bit_length() - 1
+        return slot if cost.item(slot) < _INFINITY else None
     slots: list[int] = []
     costs: list[float] = []
     while bits:
