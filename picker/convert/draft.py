@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from picker.config import EndpointLabels
 from picker.convert.document import KIND, ConversionError, Plugin, list_at, number, plain, read_plugins, table_at
 from picker.convert.plugins import COVERED, INDEX_PARAMETERS, KNOWN_KEYS, NOT_CARRIED, SCORERS
 
@@ -38,6 +39,10 @@ class Draft:
         for name in tables:
             table = table.setdefault(name, {})
         table[key] = value
+
+    def set_label(self, table: str, label: str, value: Any) -> None:
+        """`set_label('match', 'tier', 'gold')`. Labels have dots, so they are no path."""
+        self.configuration.setdefault("endpoint_labels", {}).setdefault(table, {})[label] = value
 
     # -- scheduling: profiles, scorers, filters, pickers
 
@@ -283,10 +288,32 @@ def _read_core_extractor(draft: Draft, plugin: Plugin) -> None:
         plugin.parameters.clear()
 
 
+def _read_label_selector(draft: Draft, plugin: Plugin) -> None:
+    """A Kubernetes LabelSelector. One of several values, or a label's presence, cannot be asked for here."""
+    labels = table_at(plugin.parameters, "matchLabels")
+    plugin.parameters.pop("matchLabels", None)
+    for label, value in labels.items():
+        draft.set_label("match", str(label), str(value))
+    for wanted in list_at(plugin.parameters, "matchExpressions"):
+        key, values = str(wanted.get("key")), [str(each) for each in list_at(wanted, "values")]
+        if wanted.get("operator") == "NotIn":
+            draft.set_label("not_in", key, values)
+        elif wanted.get("operator") == "In" and len(values) == 1:
+            draft.set_label("match", key, values[0])
+        else:
+            draft.note(f"{plugin.type}: {key} {wanted.get('operator')} has no counterpart in endpoint_labels.")
+    plugin.parameters.pop("matchExpressions", None)
+    if "not_in" in draft.configuration.get("endpoint_labels", {}):
+        for label, refused in EndpointLabels().not_in.items():
+            draft.set_label("not_in", label, draft.configuration["endpoint_labels"]["not_in"].get(label, refused))
+
+
 READERS: Mapping[str, Callable[[Draft, Plugin], None]] = {
     "prefix-cache-affinity-filter": _read_affinity_filter,
     "max-score-picker": _read_max_score_picker,
     "utilization-detector": _read_utilization_detector,
     "metrics-data-source": _read_metrics_source,
     "core-metrics-extractor": _read_core_extractor,
+    "label-selector-filter": _read_label_selector,
+    "by-label-selector": _read_label_selector,
 }

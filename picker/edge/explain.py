@@ -49,7 +49,8 @@ def _table(decision: dict[str, Any]) -> Table:
     )
     table.add_column("endpoint")
     table.add_column("holds", justify="right")
-    for name in ("prefix", "queue", "kv"):
+    scorers = list(decision["endpoints"][0]["seconds"])
+    for name in scorers:
         table.add_column(f"{name} s", justify="right")
     table.add_column("cost s", justify="right")
     table.add_column("why")
@@ -58,7 +59,7 @@ def _table(decision: dict[str, Any]) -> Table:
         table.add_row(
             endpoint["name"],
             f"{endpoint['matched_share']:.0%}",
-            *(f"{seconds.get(name, 0.0):.4f}" for name in ("prefix", "queue", "kv")),
+            *(f"{seconds[name]:.4f}" for name in scorers),
             f"{endpoint['cost_seconds']:.4f}",
             endpoint["why"],
             style="bold" if endpoint["picked"] else None,

@@ -265,3 +265,37 @@ def test_the_paths_have_their_labels(envoy: EnvoyProcess, picker: PickerProcess)
     before = picker.metric("picker_requests_total", path="rerank")
     assert post(envoy.port, "/v1/rerank?do=json", b'{"query":"q","documents":["a"]}').status == 200
     wait_until(lambda: picker.metric("picker_requests_total", path="rerank") == before + 1, "rerank was not counted")
+
+
+# GPUs --------------------------------------------------------------------------------------
+
+DCGM = (
+    "# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).\n# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n"
+    'DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1",Hostname="node-a",container="vllm",namespace="",pod="busy"} 97\n'
+    'DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-2",Hostname="node-a",container="vllm",namespace="",pod="calm"} 3\n'
+)
+"""One node's page, as the recording of tests/fixtures/engines/dcgm-exporter.txt has it."""
+
+
+def test_a_busy_gpu_is_avoided_where_configuration_gives_it_a_weight(lab: Lab, tmp_path: Path) -> None:
+    with Engine() as busy, Engine() as calm, Engine() as exporter:
+        exporter.metrics_page = DCGM
+        file = tmp_path / "endpoints.json"
+        file.write_text(
+            json.dumps([{"address": busy.address, "name": "busy"}, {"address": calm.address, "name": "calm"}])
+        )
+        config = (
+            "epsilon: 0\nweights: {gpu: 3}\ndebug: {explain_header: true}\n"
+            f"engine_metrics: {{interval_seconds: 0.1, gpu_url: 'http://{exporter.address}/metrics'}}\n"
+        )
+        with (
+            PickerProcess(config=config, flags=["--endpoints-file", str(file)]) as picker,
+            EnvoyProcess(lab.config(picker_address=picker.grpc_address)) as envoy,
+        ):
+            wait_until(lambda: "gpu=" in explained(chat(envoy)), "no GPU was read")
+            wait_until(lambda: servers(envoy) == {"calm"}, "the busy GPU still gets requests")
+
+
+def test_a_template_that_cannot_work_stops_the_start_and_says_why(lab: Lab) -> None:
+    with pytest.raises(AssertionError, match=r"engine_metrics\.gpu_url.*\{nodes\} is not known"):
+        PickerProcess(lab.addresses, "engine_metrics: {gpu_url: 'http://{nodes}:9400/metrics'}")

@@ -249,3 +249,40 @@ def test_any_document_converts_or_says_why_not(sections: dict[str, object]) -> N
         assert str(error)
     else:
         assert all(note.endswith(".") for note in done.notes)
+
+
+LABELS = """
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: label-selector-filter
+  parameters:
+    matchLabels: {tier: gold}
+    matchExpressions:
+    - {key: zone, operator: NotIn, values: [b, c]}
+    - {key: rack, operator: In, values: [r1]}
+    - {key: gpu, operator: Exists}
+- type: decode-filter
+- type: lora-affinity-scorer
+- type: prefix-cache-scorer
+- type: queue-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer}
+  - {pluginRef: label-selector-filter}
+  - {pluginRef: decode-filter}
+  - {pluginRef: lora-affinity-scorer}
+  - {pluginRef: prefix-cache-scorer}
+"""
+
+
+def test_a_label_selector_is_carried_over_and_keeps_the_rule_for_roles() -> None:
+    converted = convert(LABELS)
+    assert converted.configuration["endpoint_labels"] == {
+        "match": {"tier": "gold", "rack": "r1"},
+        "not_in": {"zone": ["b", "c"], "llm-d.ai/role": ["prefill", "encode", "encode-prefill"]},
+    }
+    assert config.warnings(config.load(yaml.safe_dump(converted.configuration))) == ()
+    for words in (("gpu", "Exists"), ("decode-filter", "not_in"), ("lora-affinity-scorer", "weights.lora")):
+        assert noted(LABELS, *words), converted.notes
