@@ -8,12 +8,16 @@ What is held, whatever happens to pods and pool:
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from picker.sim.envoy import BodyMode, EnvoyConfig
+from picker.sim.load_client import LoadClient
 from picker.sim.model_server import Faults, SimulatedServer
+from picker.sim.statistics import Sample
+from picker.sim.workloads import Agents, Lengths, sessions
 from tests.envoy.picker_process import PickerProcess
 from tests.kube.cluster import ApiFailure, TestCluster, free_ports
 from tests.kube.kubelet import Namespace
@@ -244,3 +248,43 @@ async def test_the_api_server_dies_and_comes_back_under_load(cluster: TestCluste
             await until_true(api_server_up, 30)
             await on.even()
             assert strange(on.traffic.calls) == []
+
+
+NEW_SESSIONS = 48
+AGENTS = Agents(turns_mean=2.0, turns_max=4, pause_seconds=Lengths(0.2, 0.5, 0.05, 1.0))
+"""One preamble of 6,000 tokens for all: what pulls new sessions to where it already lies."""
+
+
+@with_loop
+async def test_a_replica_that_joins_under_load_gets_its_share_of_new_sessions(
+    cluster: TestCluster, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    made = await Cluster.create(cluster, tmp_path)
+    async with model_servers(*((f"127.0.1.{n}", port) for n in (1, 2, 3, 4))) as servers:
+        *first, late = servers
+        await made.namespace.create_pool(POOL, ports=(port,))
+        for number, server in enumerate(first):
+            await made.namespace.ready_pod(f"pod-{number}", ip=server.host)
+        async with made.picker() as picker, envoy(in_front_of(picker)) as proxy:
+            await serving(picker)
+            client = LoadClient(proxy.url)
+            driving = asyncio.create_task(client.run(sessions("agents", 7, 50.0, AGENTS)))
+            try:
+                await until(lambda: len(client.samples) > 80, 20)
+                await made.namespace.ready_pod("late", ip=late.host)
+                await knows(picker, *(server.address for server in servers))
+                # Later than any that can have begun by now.
+                last = max(sample.session for sample in client.samples) + client.in_flight
+                await until(lambda: len(begun_after(client, last)) >= NEW_SESSIONS, 30)
+            finally:
+                driving.cancel()
+                await asyncio.gather(driving, return_exceptions=True)
+            by = Counter(sample.endpoint for sample in begun_after(client, last)[:NEW_SESSIONS])
+            assert [sample.error for sample in client.samples if sample.error] == []
+            assert by[late.address] >= NEW_SESSIONS / len(servers) / 2
+
+
+def begun_after(client: LoadClient, session: int) -> list[Sample]:
+    """First requests of later sessions."""
+    return [sample for sample in client.samples if sample.turn == 0 and sample.session > session]
