@@ -4,7 +4,8 @@ The standalone Envoy's bootstrap. What it must get right, each learned the hard 
    with that, failing open is safe: a request without a pick finds no upstream (503), answers in progress go on;
  * the picker is health-checked, with panic threshold 0, so that a hung or dead one is noticed at once;
  * streams to the picker stay open until an answer ends: Envoy's default caps of 1,024 must go;
- * no retries: ORIGINAL_DST would ask the same dead address again.
+ * no retries of requests: ORIGINAL_DST would ask the same dead address again. A picker that died is another matter:
+   the next one is asked, so that a crash beside a healthy picker fails no request.
 */}}
 {{- define "picker.envoyBootstrap" -}}
 {{- $sidecar := eq .Values.standalone.mode "sidecar" -}}
@@ -81,6 +82,14 @@ static_resources:
                       "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
                       grpc_service:
                         envoy_grpc: {cluster_name: picker}
+                        retry_policy:
+                          retry_on: connect-failure,refused-stream,reset,unavailable
+                          num_retries: 2
+                          host_selection_retry_max_attempts: 5
+                          retry_host_predicate:
+                            - name: envoy.retry_host_predicates.previous_hosts
+                              typed_config:
+                                "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate
                       failure_mode_allow: true
                       message_timeout: 5s
                       processing_mode:
