@@ -45,21 +45,18 @@ class Booking:
     def __init__(
         self,
         charge: Charge,
-        *,
         hashes: "array[int]",
         recorded: Recorded | None,
         model: str | None,
         prompt_bytes: int | None,
-        adapter: str | None,
-        stuck: Stuck | None,
     ) -> None:
         self.charge = charge
         self.hashes = hashes
         self.recorded = recorded
         self.model = model
         self.prompt_bytes = prompt_bytes
-        self.adapter = adapter
-        self.stuck = stuck
+        self.adapter: str | None = None
+        self.stuck: Stuck | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -377,12 +374,13 @@ class Director:
         )
         self.rates.observe_uncached(uncached)
         self.ejection.picked(endpoint, charge, now)
-        adapter = request.model if columns.adapter is not None else None
-        if adapter is not None:
-            self.adapters.picked(endpoint, adapter)
-        stuck = self.stickiness.went(request, hints, endpoint, now)
         recorded = self.index.record(hashes, slot, now) if hashes else None
         sized = None if request.has_media or request.exact_tokens else request.prompt_bytes
+        booking = Booking(charge, hashes, recorded, request.model, sized)
+        booking.stuck = self.stickiness.went(request, hints, endpoint, now)
+        if columns.adapter is not None and request.model is not None:
+            booking.adapter = request.model
+            self.adapters.picked(endpoint, request.model)
         slots = scheduler.ranked(choice, self.config.destinations_max) if self.config.destinations_max > 1 else (slot,)
         addresses = tuple(each.spec.address for at in slots if (each := snapshot.endpoints[at]) is not None)
         by_prompt = request.prompt or request.block_hashes is not None or choice.reason is Reason.STICKY
@@ -391,15 +389,7 @@ class Director:
             addresses=addresses,
             reason=reason,
             matched_share=match_share(match, slot) if request.prompt or hashes else None,
-            charge=Booking(
-                charge,
-                hashes=hashes,
-                recorded=recorded,
-                model=request.model,
-                prompt_bytes=sized,
-                adapter=adapter,
-                stuck=stuck,
-            ),
+            charge=booking,
             explain=explanation.Later(snapshot, choice, columns, reason, match.blocks),
             predicted_ttft_seconds=ttft,
             endpoint_name=endpoint.spec.name,

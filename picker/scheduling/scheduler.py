@@ -141,12 +141,13 @@ def choose(
         queue = seconds["queue"]
         cost += queue if weights.queue == weights.prefix else queue * (weights.queue / weights.prefix)
         cost += seconds["prefix"]
-        for name, scorer in OPTIONAL_SCORERS.items():
-            weight = getattr(weights, name)
-            column = scorer(columns) if weight else None
-            if column is not None:
-                seconds[name] = column
-                cost += column * (weight / weights.prefix)
+        if columns.adapter is not None or columns.gpu_utilization is not None:
+            for name, scorer in OPTIONAL_SCORERS.items():
+                weight = getattr(weights, name)
+                column = scorer(columns) if weight else None
+                if column is not None:
+                    seconds[name] = column
+                    cost += column * (weight / weights.prefix)
     if among is not None:
         cost[~among] = _INFINITY
     if holder is not None and cost.item(holder) < _INFINITY:

@@ -1,13 +1,14 @@
 """What filters look at besides the snapshot."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from picker.pool.labels import Selector
 from picker.pool.model_lists import ModelLists
 
 
-class Query(NamedTuple):
+class Query(msgspec.Struct, frozen=True, gc=False):
     """One request's restrictions, and what endpoints say they serve."""
 
     model: str | None
