@@ -324,6 +324,8 @@ class Exchange:
         """Trailers end the body in place of an end of stream."""
         routed = self._decide_on_body(received_at)
         self._request_ended = True
+        if routed and isinstance(routed[0], replies.RouteOnBody):  # BUFFERED, and there was no body to answer
+            return [replies.RouteOnTrailers(routed[0].addresses)]
         if self._phase is Phase.ROUTED:
             routed.append(replies.ContinueRequestTrailers())
         return routed

@@ -18,6 +18,12 @@ class RouteOnBody(msgspec.Struct, frozen=True):
     addresses: tuple[str, ...]
 
 
+class RouteOnTrailers(msgspec.Struct, frozen=True):
+    """The same where trailers end a buffered request without a body: by metadata alone (override_host)."""
+
+    addresses: tuple[str, ...]
+
+
 class ContinueRequestHeaders(msgspec.Struct, frozen=True):
     """Go on; the destination comes with the answer to the body."""
 
@@ -71,6 +77,7 @@ class Immediate(msgspec.Struct, frozen=True):
 Reply = (
     RouteOnHeaders
     | RouteOnBody
+    | RouteOnTrailers
     | ContinueRequestHeaders
     | ContinueRequestBody
     | EchoRequestBody

@@ -81,9 +81,11 @@ def encode(reply: replies.Reply) -> bytes:
     if kind is replies.EchoRequestBody:
         return _echo(_REQUEST_BODY, reply.data, reply.end_of_stream)  # type: ignore[union-attr]
     if isinstance(reply, replies.RouteOnHeaders):
-        return _route(reply.addresses, on_body=False)
+        return _route(reply.addresses, "request_headers")
     if isinstance(reply, replies.RouteOnBody):
-        return _route(reply.addresses, on_body=True)
+        return _route(reply.addresses, "request_body")
+    if isinstance(reply, replies.RouteOnTrailers):
+        return _route(reply.addresses, "request_trailers")
     if isinstance(reply, replies.Immediate):
         return _immediate(reply)
     if isinstance(reply, replies.ContinueResponseHeaders) and reply.explain is not None:
@@ -155,11 +157,13 @@ def _set_header(mutation: Any, name: str, value: str) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _route(addresses: tuple[str, ...], *, on_body: bool) -> bytes:
+def _route(addresses: tuple[str, ...], field: str) -> bytes:
     value = ",".join(addresses)
     answer = pb.ProcessingResponse()
-    part = answer.request_body if on_body else answer.request_headers
-    _set_header(part.response.header_mutation, DESTINATION, value)
+    part = getattr(answer, field)
+    part.SetInParent()
+    if field != "request_trailers":  # the request's headers are no longer ours to change there
+        _set_header(part.response.header_mutation, DESTINATION, value)
     answer.dynamic_metadata.update({METADATA_NAMESPACE: {DESTINATION: value}})
     return answer.SerializeToString()
 

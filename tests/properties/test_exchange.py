@@ -137,22 +137,21 @@ class Ledger:
                 self.response_ended = reply.end_of_stream
                 self.response_echoed += reply.data
                 assert len(reply.data) <= 62_000 and self.response_received.startswith(self.response_echoed)
-            elif isinstance(reply, replies.RouteOnHeaders | replies.RouteOnBody):
+            elif isinstance(reply, ROUTES):
                 assert reply.addresses
-                assert not {replies.RouteOnHeaders, replies.RouteOnBody} & set(self.answered), "routed twice"
+                assert not set(ROUTES) & set(self.answered), "routed twice"
             elif isinstance(reply, replies.ContinueRequestHeaders):
                 assert replies.RouteOnHeaders not in self.answered, "headers answered twice"
             self.answered.append(kind)
         bodies = sum(kind in (replies.ContinueRequestBody, replies.RouteOnBody) for kind in self.answered)
-        assert bodies <= self.request_bodies or self.trailers_only, "more answers to bodies than bodies"
+        assert bodies <= self.request_bodies, "more answers to bodies than bodies"
 
     @property
     def local(self) -> bool:
         return replies.ContinueResponseHeaders in self.answered
 
-    @property
-    def trailers_only(self) -> bool:
-        return not self.request_bodies and replies.ContinueRequestTrailers in self.answered
+
+ROUTES = (replies.RouteOnHeaders, replies.RouteOnBody, replies.RouteOnTrailers)
 
 
 class Streams(RuleBasedStateMachine):

@@ -83,6 +83,13 @@ def test_buffered_with_trailers_decides_on_the_only_body_message(world):
     assert exchange.receive(events.RequestTrailers(), world.now) == [replies.ContinueRequestTrailers()]
 
 
+def test_buffered_without_a_body_but_with_trailers_is_routed_by_the_answer_to_the_trailers(world):
+    exchange = world.exchange()
+    exchange.receive(headers(BUFFERED, NONE), world.now)
+    (routed,) = exchange.receive(events.RequestTrailers(), world.now)
+    assert isinstance(routed, replies.RouteOnTrailers) and world.in_flight == 1
+
+
 @pytest.mark.parametrize(
     "event",
     [
