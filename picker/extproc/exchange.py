@@ -570,7 +570,8 @@ def _pieces(
     if len(data) <= limit:
         return [kind(data, end_of_stream)]
     last = (len(data) - 1) // limit * limit
-    return [kind(data[at : at + limit], end_of_stream and at == last) for at in range(0, len(data), limit)]
+    view = memoryview(data)  # copied once, where the wire frames it
+    return [kind(view[at : at + limit], end_of_stream and at == last) for at in range(0, len(data), limit)]
 
 
 _Handler = Callable[[Exchange, Any, float], list[replies.Reply]]

@@ -35,7 +35,7 @@ class ContinueRequestBody(msgspec.Struct, frozen=True):
 class EchoRequestBody(msgspec.Struct, frozen=True):
     """Full-duplex: the body is what we send. At most `ECHO_BYTES_MAX`."""
 
-    data: bytes
+    data: bytes | memoryview
     end_of_stream: bool
 
 
@@ -56,7 +56,7 @@ class ContinueResponseBody(msgspec.Struct, frozen=True):
 class EchoResponseBody(msgspec.Struct, frozen=True):
     """Full-duplex: the body is what we send. At most `ECHO_BYTES_MAX`."""
 
-    data: bytes
+    data: bytes | memoryview
     end_of_stream: bool
 
 

@@ -201,7 +201,7 @@ _REQUEST_BODY = b"\x1a"
 _RESPONSE_BODY = b"\x22"
 
 
-def _echo(field: bytes, data: bytes, end_of_stream: bool) -> bytes:
+def _echo(field: bytes, data: bytes | memoryview, end_of_stream: bool) -> bytes:
     """BodyResponse{response{body_mutation{streamed_response{body, end_of_stream}}}}, lengths from inside out."""
     end = b"\x10\x01" if end_of_stream else b""
     size = len(data)
