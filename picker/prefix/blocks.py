@@ -36,9 +36,5 @@ def block_hashes(seed: int, prompt: bytes) -> "array[int]":
     view = memoryview(prompt)
     digest = xxh3_64_intdigest
     link = seed
-    hashes: list[int] = []
-    append = hashes.append
-    for start in range(0, len(prompt) - BLOCK_BYTES + 1, BLOCK_BYTES):
-        link = digest(view[start : start + BLOCK_BYTES], link)
-        append(link)
-    return array("Q", hashes)
+    ends = range(BLOCK_BYTES, len(prompt) + 1, BLOCK_BYTES)
+    return array("Q", [link := digest(view[end - BLOCK_BYTES : end], link) for end in ends])
