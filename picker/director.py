@@ -178,7 +178,9 @@ class Director:
         match = self.index.match(hashes, now) if hashes else NO_MATCH
         view = _View(snapshot, hints, hashes, match, self._columns(request, snapshot, match, now))
         hot = scheduler.hot_bits(match, self.config.threshold, self._bytes_per_token(request), among)
-        holder = self.stickiness.holder(request, hints, now)
+        holder = None
+        if hints is not NO_HINTS or request.previous_response_id is not None or request.conversation_id is not None:
+            holder = self.stickiness.holder(request, hints, now)
         choice = scheduler.choose(
             view.columns, hot, among, self.config, rng, holder=None if holder is None else holder.slot
         )
@@ -299,8 +301,8 @@ class Director:
         return BYTES_PER_TOKEN_ID if request.exact_tokens else self.rates.model(request.model).bytes_per_token
 
     def _columns(self, request: InferenceRequest, snapshot: Snapshot, match: Match, now: float) -> Columns:
-        width, routing = snapshot.width, self.config.routing
-        sizes = self.rates.model(request.model)
+        width, routing, model = snapshot.width, self.config.routing, request.model
+        sizes = self.rates.model(model)
         bytes_per_token = BYTES_PER_TOKEN_ID if request.exact_tokens else sizes.bytes_per_token
         tokens = request.prompt_bytes / bytes_per_token
         output = sizes.output_tokens
@@ -345,15 +347,9 @@ class Director:
             kv_cache_utilization=snapshot.kv_cache_utilization,
             rate_inverse=self.rates.rate_inverse[:width],
             routing=routing,
-            adapter=self._adapter_masks(request.model, snapshot),
+            adapter=self.adapters.masks(model, snapshot) if self.datastore.models.is_adapter(model) else None,
             gpu_utilization=snapshot.gpu_utilization,
         )
-
-    def _adapter_masks(self, model: str | None, snapshot: Snapshot) -> tuple[Mask, Mask] | None:
-        """Where the model is loaded and where it must wait, if it is an adapter."""
-        if model is None or not self.datastore.models.is_adapter(model):
-            return None
-        return self.adapters.masks(model, snapshot)
 
     def _book(
         self, request: InferenceRequest, view: "_View", choice: scheduler.Choice, now: float, first_chunk_visible: bool
@@ -377,7 +373,8 @@ class Director:
         recorded = self.index.record(hashes, slot, now) if hashes else None
         sized = None if request.has_media or request.exact_tokens else request.prompt_bytes
         booking = Booking(charge, hashes, recorded, request.model, sized)
-        booking.stuck = self.stickiness.went(request, hints, endpoint, now)
+        if hints is not NO_HINTS or request.conversation_id is not None:
+            booking.stuck = self.stickiness.went(request, hints, endpoint, now)
         if columns.adapter is not None and request.model is not None:
             booking.adapter = request.model
             self.adapters.picked(endpoint, request.model)

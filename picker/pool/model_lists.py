@@ -7,6 +7,8 @@ scrape. Sets of slots are bitmasks, changed in place when a list changes: a deci
 Invariants (`check()`): what is held by model is what is held by slot, turned around.
 """
 
+from typing import TypeGuard
+
 from picker.pool.endpoint import EngineSample
 from picker.pool.snapshot import Mask, Snapshot, bits_to_mask
 
@@ -49,7 +51,7 @@ class ModelLists:
         self._turn(self._slots_by_model, slot, self._models.pop(slot, _NOTHING), _NOTHING)
         self._turn(self._slots_by_adapter, slot, self._adapters.pop(slot, _NOTHING), _NOTHING)
 
-    def is_adapter(self, model: str | None) -> bool:
+    def is_adapter(self, model: str | None) -> TypeGuard[str]:
         """Whether any endpoint knows it as an adapter."""
         return model in self._slots_by_adapter
 

@@ -8,7 +8,7 @@ ejected or filtered out, the rule chooses, and the session stays with its choice
 
 from collections import OrderedDict
 
-from picker.api.hints import NO_HINTS, Hints, digest
+from picker.api.hints import Hints, digest
 from picker.api.request import InferenceRequest
 from picker.config import Config
 from picker.pool.endpoint import Endpoint
@@ -67,8 +67,6 @@ class Stickiness:
 
     def holder(self, request: InferenceRequest, hints: Hints, now: float) -> Endpoint | None:
         """Where the request belongs; what it continues goes before the session."""
-        if hints is NO_HINTS and request.previous_response_id is None and request.conversation_id is None:
-            return None
         for name in (hints.held_id, request.previous_response_id, request.conversation_id):
             found = self.stored.find(_key(name), now) if name is not None else None
             if found is not None:
