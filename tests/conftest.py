@@ -1,0 +1,9 @@
+"""For every test: Hypothesis measures no time (a busy machine is no failure), and CI repeats the same examples."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("here", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
