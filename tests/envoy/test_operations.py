@@ -231,8 +231,11 @@ def test_killed_while_fail_open(lab: Lab, request_body: BodyMode, rid: str) -> N
         port = picker.grpc_address.rpartition(":")[2]
         with PickerProcess(lab.addresses, flags=["--grpc-port", port]) as successor:
             wait_until(lambda: envoy.stats(HEALTHY)[HEALTHY] == 1, "the successor is not used")
-            assert post(envoy.port, f"{CHAT}?id={rid}-after", BODY).status == 200
-            wait_until(lambda: successor.ended() == 1, "the successor was not asked")
+            # A connection that is still coming back may fail open: every request is served, and soon by its choice.
+            wait_until(
+                lambda: post(envoy.port, f"{CHAT}?id={rid}-after", BODY).status == 200 and successor.ended() >= 1,
+                "the successor was not asked",
+            )
 
 
 def test_killed_while_fail_closed(lab: Lab, rid: str) -> None:
