@@ -2,7 +2,7 @@
 
 Closed loop: every connection has one request under way. Open loop: requests start at a fixed
 rate, each on an idle connection (a queue forms when none is idle, and its wait counts).
-Only for answers with content-length, which is what the bench's upstream sends.
+Answers end by content-length or, where a picker has echoed their body, by the last chunk (no trailers).
 """
 
 import argparse
@@ -15,6 +15,9 @@ from pathlib import Path
 
 import uvloop
 
+UNANSWERED_SECONDS_MAX = 10.0
+"""So long after the end is waited for answers; those that are missing then are errors."""
+
 
 class Connection(asyncio.Protocol):
     """One keep-alive connection."""
@@ -23,6 +26,7 @@ class Connection(asyncio.Protocol):
         self.load = load
         self.buffer = b""
         self.need = -1
+        self.chunked = False
         self.started = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -38,12 +42,12 @@ class Connection(asyncio.Protocol):
             end = self.buffer.find(b"\r\n\r\n")
             if end < 0:
                 return
-            head = self.buffer[:end].lower()
+            head = self.buffer[: end + 2].lower()
             at = head.find(b"content-length:")
-            length = int(head[at + 15 : head.find(b"\r\n", at) if head.find(b"\r\n", at) > 0 else end]) if at > 0 else 0
-            self.need = end + 4 + length
+            self.chunked = b"transfer-encoding: chunked" in head
+            self.need = end + 4 + (int(head[at + 15 : head.find(b"\r\n", at)]) if at > 0 else 5 * self.chunked)
             self.ok = self.buffer[9:12] == b"200"
-        if len(self.buffer) >= self.need:
+        if len(self.buffer) >= self.need and (not self.chunked or self.buffer.endswith(b"\r\n0\r\n\r\n")):
             self.buffer, self.need = b"", -1
             self.load.done(self, time.perf_counter() - self.started, self.ok)
 
@@ -112,6 +116,14 @@ class Load:
             self.over.set_result(None)
 
 
+async def over(load: Load, options: argparse.Namespace) -> None:
+    try:
+        async with asyncio.timeout(options.warm_seconds + options.seconds + UNANSWERED_SECONDS_MAX):
+            await load.over
+    except TimeoutError:
+        load.errors += load.busy
+
+
 async def run(options: argparse.Namespace, bodies: list[bytes]) -> dict[str, float]:
     load = Load(bodies, options.seconds, options.warm_seconds, options.rate)
     loop = asyncio.get_running_loop()
@@ -122,12 +134,12 @@ async def run(options: argparse.Namespace, bodies: list[bytes]) -> dict[str, flo
     if options.rate > 0:
         load.idle.extend(made)
         pacer = asyncio.create_task(load.pace())
-        await load.over
+        await over(load, options)
         await pacer
     else:
         for connection in made:
             load.start(connection, time.perf_counter())
-        await load.over
+        await over(load, options)
     found = sorted(load.latencies)
     if not found:
         return {"requests": 0, "errors": load.errors}

@@ -1,122 +1,63 @@
 """The real Envoy, with and without the picker, in one run: throughput, CPU, added latency.
 
 Closed loop of 64 connections (16 at 400 KB) for CPU and throughput, open loop for latency. The
-upstream is another Envoy that answers 200 at once. CPU is what the kernel charged the process
-(utime + stime) over the requests that were served.
+upstream is another Envoy that answers 200 at once, or an asyncio server that streams. CPU is what
+the kernel charged the process over the requests that were served.
 """
 
 import json
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import psutil
+from typing import NamedTuple
 
 from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess
 from tests.bench.decision import SIZES, chat_body
+from tests.bench.processes import EventStreams, PickerProcess, cpu_seconds, free_ports, upstream
+from tests.bench.report import Row
 
 ENDPOINTS = 4
-TYPES = "type.googleapis.com/envoy.extensions"
-ANSWER = json.dumps(
-    {
-        "id": "x",
-        "object": "chat.completion",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Yes."}}],
-        "usage": {"prompt_tokens": 500, "completion_tokens": 2},
-    }
-)
+RATES = {"2 KB": 500.0, "32 KB": 500.0, "400 KB": 100.0}
+SCRAPED = 100
+"""Endpoints of the cells that scrape many: each has a metrics page of its own and takes requests."""
+
+DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
+EVENTS, EVENT_SECONDS = 1_000, 0.02
+SEPARATOR = b"\x00\x00bench\x00\x00"
 
 
-class Cell(NamedTuple):
-    """One measurement."""
+class Variant(NamedTuple):
+    """One way to run the picker."""
 
-    what: str
-    size: str
-    mode: str
-    per_second: float
-    picker_us: float | None
-    envoy_us: float
-    p50_ms: float
-    p99_ms: float
-    errors: int
+    transport: str
+    response: BodyMode = BodyMode.NONE
+    tls: bool = False
+    endpoints: int = ENDPOINTS
+    sizes: Sequence[str] = tuple(SIZES)
 
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    @property
+    def name(self) -> str:
+        answers = "left alone" if self.response == BodyMode.NONE else "echoed"
+        extra = ", TLS" * self.tls + f", {self.endpoints} endpoints" * (self.endpoints != ENDPOINTS)
+        return f"picker {self.transport}, responses {answers}{extra}"
 
 
-def upstream(ports: list[int]) -> dict[str, Any]:
-    """An Envoy that answers 200 on each port."""
-    answer = {"status": 200, "body": {"inline_string": ANSWER}}
-    headers = [{"header": {"key": "content-type", "value": "application/json"}}]
-    route = {"match": {"prefix": "/"}, "direct_response": answer, "response_headers_to_add": headers}
-    manager = {
-        "@type": f"{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "u",
-        "route_config": {"virtual_hosts": [{"name": "v", "domains": ["*"], "routes": [route]}]},
-        "http_filters": [
-            {
-                "name": "router",
-                "typed_config": {"@type": f"{TYPES}.filters.http.router.v3.Router"},
-            }
-        ],
-    }
-    listeners = [
-        {
-            "name": "in" if at == 0 else f"in{at}",
-            "address": {"socket_address": {"address": "127.0.0.1", "port_value": port}},
-            "filter_chains": [{"filters": [{"name": "hcm", "typed_config": manager}]}],
-        }
-        for at, port in enumerate(ports)
+def variants(transports: Sequence[str], sizes: Sequence[str]) -> list[Variant]:
+    """The plain ones over all sizes; TLS and many endpoints over fewer."""
+    found = [
+        Variant(transport, response, sizes=sizes) for transport in transports for response in (BodyMode.NONE, DUPLEX)
     ]
-    admin = {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}}
-    return {"admin": admin, "static_resources": {"listeners": listeners}}
-
-
-class PickerProcess:
-    """`picker serve` as users start it."""
-
-    def __init__(self, addresses: list[str], *flags: str) -> None:
-        command = [sys.executable, "-m", "picker", "serve", "--host", "127.0.0.1", "--endpoints", ",".join(addresses)]
-        command += [
-            "--grpc-port",
-            "0",
-            "--grpc-health-port",
-            "0",
-            "--metrics-port",
-            "0",
-            "--log-level",
-            "error",
-            *flags,
-        ]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        ports = dict(part.split("=") for part in self.process.stdout.readline().split()[1:])
-        self.address = ports["grpc"]
-        self.pid = self.process.pid
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-def cpu_seconds(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
+    ends = [size for size in sizes if size != "32 KB"]
+    found += [Variant(transport, tls=True, sizes=ends) for transport in transports]
+    found += [Variant(transport, endpoints=SCRAPED, sizes=ends[:1]) for transport in transports]
+    return found
 
 
 def request_file(folder: Path, size: int) -> Path:
+    """40 different requests of one size."""
     requests = []
     for seed in range(40):
         body = chat_body(size, seed)
@@ -126,72 +67,137 @@ def request_file(folder: Path, size: int) -> Path:
         )
         requests.append(head.encode() + body)
     path = folder / f"{size}.requests"
-    path.write_bytes(b"\x00\x00bench\x00\x00".join(requests))
+    path.write_bytes(SEPARATOR.join(requests))
     return path
+
+
+def start_load(port: int, path: Path, connections: int, seconds: float, rate: float) -> subprocess.Popen[str]:
+    """The load client; it warms up for a second first."""
+    command = [sys.executable, "-m", "tests.bench.load", "--port", str(port), "--requests", str(path)]
+    command += ["--connections", str(connections), "--seconds", str(seconds), "--rate", str(rate)]
+    return subprocess.Popen([*command, "--warm-seconds", "1"], stdout=subprocess.PIPE, text=True)
 
 
 def measure(
     what: str, size: str, path: Path, *, envoy: EnvoyProcess, picker: int | None, rate: float, seconds: float
-) -> Cell:
+) -> Row:
+    """One cell."""
     connections = 16 if size == "400 KB" and not rate else 64
-    command = [sys.executable, "-m", "tests.bench.load", "--port", str(envoy.port), "--requests", str(path)]
-    command += [
-        "--connections",
-        str(connections),
-        "--seconds",
-        str(seconds),
-        "--rate",
-        str(rate),
-        "--warm-seconds",
-        "1",
-    ]
-    load = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    load = start_load(envoy.port, path, connections, seconds, rate)
     time.sleep(1.0 + 0.5)  # imports and the warm-up
-    before = (cpu_seconds(envoy.pid), cpu_seconds(picker) if picker else 0.0, envoy.stats("downstream_rq_completed"))
+    before = (cpu_seconds(envoy.pid), cpu_seconds(picker) if picker else 0.0, envoy.stats("in.downstream_rq_completed"))
     time.sleep(max(0.5, seconds - 1.0))
-    after = (cpu_seconds(envoy.pid), cpu_seconds(picker) if picker else 0.0, envoy.stats("downstream_rq_completed"))
-    output, _ = load.communicate(timeout=120)
+    after = (cpu_seconds(envoy.pid), cpu_seconds(picker) if picker else 0.0, envoy.stats("in.downstream_rq_completed"))
+    output, _ = load.communicate(timeout=60)
     found = json.loads(output)
     served = max(1, sum(after[2].values()) - sum(before[2].values()))
-    return Cell(
-        what,
-        size,
-        f"{rate:.0f}/s" if rate else f"{connections} connections",
-        found.get("per_second", 0.0),
-        1e6 * (after[1] - before[1]) / served if picker else None,
-        1e6 * (after[0] - before[0]) / served,
-        found.get("p50_ms", float("nan")),
-        found.get("p99_ms", float("nan")),
-        found["errors"],
-    )
+    return {
+        "": what,
+        "body": size,
+        "load": f"{rate:.0f}/s" if rate else f"{connections} connections",
+        "req/s": round(found.get("per_second", 0.0)),
+        "picker us": round(1e6 * (after[1] - before[1]) / served, 1) if picker else None,
+        "Envoy us": round(1e6 * (after[0] - before[0]) / served, 1),
+        "p50 ms": round(found["p50_ms"], 3) if "p50_ms" in found else None,
+        "p99 ms": round(found["p99_ms"], 3) if "p99_ms" in found else None,
+        "errors": found["errors"],
+    }
 
 
-def cells(
-    *, seconds: float, transports: tuple[str, ...] = ("h2", "grpcio"), sizes: tuple[str, ...] = tuple(SIZES)
-) -> Iterator[Cell]:
-    """Every cell, the baseline first."""
-    ports = free_ports(ENDPOINTS)
+def cells(*, seconds: float, transports: Sequence[str], sizes: Sequence[str]) -> Iterator[Row]:
+    """Every cell, the baseline first. `added p50 ms`: above the baseline's of the same load."""
+    ports = free_ports(SCRAPED)
     addresses = [f"127.0.0.1:{port}" for port in ports]
+    alone: dict[tuple[str, str], float] = {}
+
+    def added(row: Row) -> Row:
+        if row[""] == "Envoy alone":
+            alone[row["body"], row["load"]] = row["p50 ms"] or 0.0
+        elif row["load"].endswith("/s") and row["p50 ms"] is not None:
+            return {**row, "added p50 ms": round(row["p50 ms"] - alone[row["body"], row["load"]], 3)}
+        return {**row, "added p50 ms": None}
+
     with tempfile.TemporaryDirectory() as folder, EnvoyProcess(upstream(ports)):
         files = {size: request_file(Path(folder), SIZES[size]) for size in sizes}
-        rates = {"2 KB": 500.0, "32 KB": 500.0, "400 KB": 100.0}
-        plain = EnvoyConfig(balancing=Balancing.ROUND_ROBIN, endpoints=tuple(addresses))
+        plain = EnvoyConfig(balancing=Balancing.ROUND_ROBIN, endpoints=tuple(addresses[:ENDPOINTS]))
         with EnvoyProcess(plain) as envoy:
             for size, path in files.items():
-                for rate in (0.0, rates[size]):
-                    yield measure("Envoy alone", size, path, envoy=envoy, picker=None, rate=rate, seconds=seconds)
-        for transport in transports:
-            for response in (BodyMode.NONE, BodyMode.FULL_DUPLEX_STREAMED):
-                answers = "left alone" if response == BodyMode.NONE else "echoed"
-                name = f"picker {transport}, responses {answers}"
-                picker = PickerProcess(addresses, "--insecure", "--transport", transport)
-                try:
-                    config = EnvoyConfig(picker_address=picker.address, response_body=response)
-                    with EnvoyProcess(config) as envoy:
-                        for size, path in files.items():
-                            for rate in (0.0, rates[size]):
-                                yield measure(
-                                    name, size, path, envoy=envoy, picker=picker.pid, rate=rate, seconds=seconds
+                for rate in (0.0, RATES[size]):
+                    yield added(
+                        measure("Envoy alone", size, path, envoy=envoy, picker=None, rate=rate, seconds=seconds)
+                    )
+        for variant in variants(transports, sizes):
+            flags = [*([] if variant.tls else ["--insecure"]), "--transport", variant.transport]
+            with PickerProcess(addresses[: variant.endpoints], *flags) as picker:
+                config = EnvoyConfig(
+                    picker_address=picker.address, picker_tls=variant.tls, response_body=variant.response
+                )
+                with EnvoyProcess(config) as envoy:
+                    for size in variant.sizes:
+                        for rate in (0.0, RATES[size]):
+                            yield added(
+                                measure(
+                                    variant.name,
+                                    size,
+                                    files[size],
+                                    envoy=envoy,
+                                    picker=picker.pid,
+                                    rate=rate,
+                                    seconds=seconds,
                                 )
-                finally:
+                            )
+
+
+def streamed(*, transports: Sequence[str], streams: int = 64, seconds: float = 4.0) -> Iterator[Row]:
+    """Answers of 1,000 events, one each 20 ms, through Envoy in full-duplex mode: CPU by 1,000 chunks.
+
+    A chunk is a message that Envoy sent the picker (its own counter); the few of the requests'
+    beginnings are before the window of measurement.
+    """
+    with tempfile.TemporaryDirectory() as folder, EventStreams(EVENTS, EVENT_SECONDS) as upstream_server:
+        path = request_file(Path(folder), SIZES["2 KB"])
+        address = upstream_server.address
+        plain = EnvoyConfig(balancing=Balancing.ROUND_ROBIN, endpoints=(address,))
+        for transport in (None, *transports):
+            picker = None if transport is None else PickerProcess([address], "--insecure", "--transport", transport)
+            try:
+                config = plain if picker is None else EnvoyConfig(picker_address=picker.address, response_body=DUPLEX)
+                with EnvoyProcess(config) as envoy:
+                    yield _streamed(transport, envoy, picker, path, streams=streams, seconds=seconds)
+            finally:
+                if picker is not None:
                     picker.stop()
+
+
+def _streamed(
+    transport: str | None,
+    envoy: EnvoyProcess,
+    picker: PickerProcess | None,
+    path: Path,
+    *,
+    streams: int,
+    seconds: float,
+) -> Row:
+    load = start_load(envoy.port, path, streams, seconds, 0.0)
+    try:
+        time.sleep(1.5)
+
+        def now() -> tuple[float, float, float, int]:
+            sent = sum(envoy.stats("stream_msgs_sent").values())
+            return time.perf_counter(), cpu_seconds(envoy.pid), cpu_seconds(picker.pid) if picker else 0.0, sent
+
+        before = now()
+        time.sleep(seconds)
+        after = now()
+    finally:
+        load.kill()
+        load.communicate()
+    wall = after[0] - before[0]
+    chunks = after[3] - before[3] if picker else round(streams * wall / EVENT_SECONDS)
+    return {
+        "": "Envoy alone" if transport is None else f"picker {transport}",
+        "streams": streams,
+        "chunks/s": round(chunks / wall),
+        "picker ms a 1,000 chunks": round(1e6 * (after[2] - before[2]) / max(1, chunks), 2) if picker else None,
+        "Envoy ms a 1,000 chunks": round(1e6 * (after[1] - before[1]) / max(1, chunks), 2),
+    }
