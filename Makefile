@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test check bench proto lock clean
+.PHONY: venv demo test check bench soak proto lock clean
 
 venv: .venv/.done
 
@@ -25,6 +25,10 @@ test: venv check
 # Picker CPU a request and added latency beside an Envoy without ext_proc; the decision alone; index memory.
 bench: venv
 	$(BIN)/python -m tests.bench
+
+# A million streams: resident memory at the end within 5 % of that after 100,000.
+soak: venv
+	$(BIN)/python -m tests.soak.h2_streams
 
 # Style, types, layers, generated code.
 check: venv

@@ -6,6 +6,7 @@ elsewhere psutil's user + system time, in ticks of 10 ms).
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -25,6 +26,11 @@ ANSWER = json.dumps(
         "usage": {"prompt_tokens": 500, "completion_tokens": 2},
     }
 )
+
+
+def environment() -> dict[str, str]:
+    """Ours, but modules may be compiled once and kept, as in an installation."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
 
 def free_ports(count: int) -> list[int]:
@@ -96,7 +102,7 @@ class PickerProcess:
         command = [sys.executable, "-m", "picker", "serve", "--host", "127.0.0.1", "--endpoints", ",".join(addresses)]
         command += ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--log-level", "error"]
         began = time.perf_counter()
-        self.process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True, env=environment())
         assert self.process.stdout is not None
         ports = dict(part.split("=") for part in self.process.stdout.readline().split()[1:])
         self.started_seconds = time.perf_counter() - began

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Sequence
 
 from picker.sim.envoy import EnvoyProcess
 from tests.bench import raw_exchange
-from tests.bench.processes import METRICS_PAGE, PickerProcess, cpu_seconds, free_ports, resident_mib, upstream
+from tests.bench.processes import (
+    METRICS_PAGE,
+    PickerProcess,
+    cpu_seconds,
+    environment,
+    free_ports,
+    resident_mib,
+    upstream,
+)
 from tests.bench.report import Row
 
 INDEX_BLOCKS = 1_000_000
@@ -44,7 +52,7 @@ def start_up(rounds: int) -> Iterator[Row]:
 
     def command(*words: str) -> float:
         began = time.perf_counter()
-        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, env=environment())
         return time.perf_counter() - began
 
     def serve(*flags: str) -> float:
