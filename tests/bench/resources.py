@@ -103,7 +103,7 @@ def _memory(what: str, resident: float, added: float | None, each_kib: float | N
         "": what,
         "resident MiB": round(resident, 1),
         "added MiB": None if added is None else round(added, 1),
-        "KiB each": None if each_kib is None else round(each_kib, 3),
+        "bytes each": None if each_kib is None else round(1024 * each_kib),
     }
 
 
