@@ -177,7 +177,8 @@ static_resources:
       connect_timeout: 1s
       circuit_breakers:
         thresholds:
-          - {max_connections: 65536, max_pending_requests: 65536, max_requests: 65536}
+          # Retries too: Envoy allows three at a time, and a dead picker makes as many as there are requests.
+          - {max_connections: 65536, max_pending_requests: 65536, max_requests: 65536, max_retries: 65536}
       typed_extension_protocol_options:
         envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
           "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
@@ -189,6 +190,8 @@ static_resources:
               initial_connection_window_size: 16777216
       common_lb_config:
         healthy_panic_threshold: {value: 0}
+        # What a health check finds counts at once; Envoy would collect changes for a second.
+        update_merge_window: 0s
       health_checks:
         - timeout: 1s
           interval: 1s
