@@ -267,6 +267,26 @@ def test_the_paths_have_their_labels(envoy: EnvoyProcess, picker: PickerProcess)
     wait_until(lambda: picker.metric("picker_requests_total", path="rerank") == before + 1, "rerank was not counted")
 
 
+def test_headers_that_a_reload_names_are_read_from_then_on(lab: Lab) -> None:
+    with (
+        PickerProcess(lab.addresses, "epsilon: 0\n") as picker,
+        EnvoyProcess(lab.config(picker_address=picker.grpc_address)) as envoy,
+    ):
+        token = fresh_id()
+        assert chat(envoy, x_session=token, x_labels="not a selector").status == 200
+        assert picker.metric("picker_decisions_total", reason="sticky") == 0
+        picker.config_path.write_text(
+            "epsilon: 0\nsession_affinity: {header: x-session}\nendpoint_labels: {header: x-labels}\n"
+        )
+
+        def sticks() -> bool:
+            chat(envoy, x_session=token)
+            return picker.metric("picker_decisions_total", reason="sticky") > 0
+
+        wait_until(sticks, "the new header is not read")
+        assert chat(envoy, x_labels="not a selector").status == 400
+
+
 # GPUs --------------------------------------------------------------------------------------
 
 DCGM = (
