@@ -1,7 +1,9 @@
 """Endpoints without a cluster: from the command line, or from a file that is read again when it changes.
 
 Names are resolved at the start and every 30 s, each address an endpoint of its own. A name that
-stops resolving keeps its last addresses: a DNS server that is away takes no capacity away.
+stops resolving keeps its last addresses: a DNS server that is away takes no capacity away. While
+any name does not resolve, all are asked again every 2 s; it is told once, and once when it is back.
+The list counts as synced after the first round, whatever resolved: the endpoints that are known can serve.
 """
 
 import asyncio
@@ -17,6 +19,8 @@ import yaml
 from picker.pool.endpoint import NO_LABELS, EndpointSpec, join_address, split_address
 
 RESOLVE_SECONDS = 30.0
+RETRY_SECONDS = 2.0
+"""Between rounds while a name does not resolve: it may be a Service that is just being made."""
 FILE_CHECK_SECONDS = 1.0
 FILE_BYTES_MAX = 16 * 1024 * 1024
 
@@ -116,6 +120,8 @@ class StaticSource:
         self._log = log
         self._resolve = resolve
         self._known: dict[str, list[str]] = {}
+        self._unresolved: set[str] = set()
+        self._file_error: str | None = None
         self._text: str | None = None
         if file is not None:
             self._text = self._read()
@@ -128,8 +134,13 @@ class StaticSource:
         while True:
             if self._reload() or loop.time() >= resolve_at:
                 self._on_endpoints(await self._specs())
-                resolve_at = loop.time() + RESOLVE_SECONDS
-            await asyncio.sleep(FILE_CHECK_SECONDS if self._file else RESOLVE_SECONDS)
+                resolve_at = loop.time() + self._pause_seconds
+            await asyncio.sleep(FILE_CHECK_SECONDS if self._file else self._pause_seconds)
+
+    @property
+    def _pause_seconds(self) -> float:
+        """Until names are resolved again."""
+        return RETRY_SECONDS if self._unresolved else RESOLVE_SECONDS
 
     def _read(self) -> str:
         assert self._file is not None
@@ -147,22 +158,27 @@ class StaticSource:
         try:
             text = self._read()
             if text == self._text:
-                self._known.pop("", None)
+                self._file_error = None
                 return False
             self._text = text
             self._targets = parse_file(text)
         except SourceError as error:
-            if str(error) != self._known.get("", [""])[0]:
-                self._known[""] = [str(error)]
+            if str(error) != self._file_error:
+                self._file_error = str(error)
                 self._log("error", "endpoints file not usable, the last good list stays", error=str(error))
             return False
-        self._known.pop("", None)
+        self._file_error = None
         return True
 
     async def _specs(self) -> list[EndpointSpec]:
+        names = dict.fromkeys(target.host for target in self._targets)
+        addresses = dict(zip(names, await asyncio.gather(*map(self._addresses, names)), strict=True))
+        for remembered in self._known.keys() - names.keys():
+            del self._known[remembered]
+        self._unresolved &= names.keys()
         specs = []
         for target in self._targets:
-            for host in await self._addresses(target.host):
+            for host in addresses[target.host]:
                 address = join_address(host, target.port)
                 specs.append(
                     EndpointSpec(
@@ -184,8 +200,16 @@ class StaticSource:
         try:
             self._known[host] = await self._resolve(host)
         except (OSError, UnicodeError) as error:  # UnicodeError: no host name at all (an empty or endless label)
-            kept = self._known.get(host, [])
-            self._log(
-                "warning", "name does not resolve, its last addresses stay", name=host, kept=len(kept), error=str(error)
-            )
+            if host not in self._unresolved:
+                self._unresolved.add(host)
+                self._log_unresolved(host, error)
+        else:
+            if host in self._unresolved:
+                self._unresolved.remove(host)
+                self._log("info", "name resolves again", name=host, addresses=len(self._known[host]))
         return self._known.get(host, [])
+
+    def _log_unresolved(self, host: str, error: Exception) -> None:
+        kept = len(self._known.get(host, []))
+        message = "name does not resolve, its last addresses stay" if kept else "name does not resolve, no endpoint yet"
+        self._log("warning", message, name=host, kept=kept, again_seconds=RETRY_SECONDS, error=str(error))

@@ -95,7 +95,74 @@ def test_a_name_that_stops_resolving_keeps_its_addresses():
     seen = [asyncio.run(specs(names)) for _ in range(4)]
     both = ["10.0.0.1:80", "10.0.0.2:80", "10.9.9.9:81"]
     assert seen == [both, both, both, ["10.0.0.3:80", "10.9.9.9:81"]]
-    assert [level for level, _ in told.logged] == ["warning", "warning"]
+    assert [level for level, _ in told.logged] == ["warning", "info"]
+
+
+def test_a_name_that_does_not_resolve_at_the_start_joins_within_seconds_and_the_others_serve_meanwhile():
+    """On a loop whose time is ours: the second round is asked for 2 s later, the third after 30 s."""
+    import asyncio
+
+    asked: list[float] = []
+    answers = [OSError("no such name"), ["10.0.0.1"], ["10.0.0.2"]]
+
+    async def resolve(host):
+        asked.append(asyncio.get_running_loop().time())
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    seen: list[list[str]] = []
+
+    async def follow() -> None:
+        told = Told()
+        enough = asyncio.Event()
+
+        def keep(found):
+            seen.append([spec.address for spec in found])
+            if not answers:
+                enough.set()
+
+        names = StaticSource(
+            targets=parse_list("late:80,10.9.9.9:81"), on_endpoints=keep, log=told.log, resolve=resolve
+        )
+        task = asyncio.create_task(names.run())
+        await enough.wait()
+        task.cancel()
+
+    class Loop(asyncio.SelectorEventLoop):
+        """Jumps to the next timer when nothing else is to do."""
+
+        skipped = 0.0
+
+        def time(self) -> float:
+            return self.skipped
+
+        def _run_once(self) -> None:
+            if not self._ready and self._scheduled:
+                self.skipped = max(self.skipped, self._scheduled[0]._when)
+            super()._run_once()
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(follow())
+    assert seen == [["10.9.9.9:81"], ["10.0.0.1:80", "10.9.9.9:81"], ["10.0.0.2:80", "10.9.9.9:81"]]
+    assert [round(time) for time in asked] == [0, 2, 32]
+
+
+def test_a_name_that_left_the_file_is_forgotten(tmp_path):
+    import asyncio
+
+    async def resolve(host):
+        return ["10.0.0.1"]
+
+    file = tmp_path / "endpoints.yaml"
+    file.write_text("endpoints: ['name:80']")
+    followed = source(Told(), resolve, file=file)
+    assert asyncio.run(specs(followed)) == ["10.0.0.1:80"]
+    file.write_text("endpoints: ['10.0.0.9:80']")
+    assert followed._reload()
+    assert asyncio.run(specs(followed)) == ["10.0.0.9:80"]
+    assert followed._known == {}
 
 
 def test_a_file_that_goes_bad_or_away_keeps_the_last_list_and_says_so_once_each_time(tmp_path):
