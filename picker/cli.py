@@ -5,6 +5,7 @@ Imports are inside the commands: `picker --version` and a usage error answer at 
 
 import argparse
 import asyncio
+import errno
 import importlib
 import os
 import sys
@@ -42,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.set_defaults(run=_serve)
     source = serve.add_argument_group("where the endpoints come from (one of)")
     source.add_argument(
-        "--endpoints", metavar="HOST:PORT,...", help="a fixed list; names are resolved again every 30 s"
+        "--endpoints",
+        metavar="HOST:PORT,...",
+        help="a fixed list; names are resolved every 30 s, every 2 s while one does not resolve",
     )
     source.add_argument("--endpoints-file", metavar="FILE", type=Path, help="YAML or JSON, read again when it changes")
     source.add_argument("--pool", metavar="NAME", help="an InferencePool of the cluster")
@@ -165,6 +168,8 @@ def _serve(options: argparse.Namespace) -> int:
 
     async def run() -> int:
         targets = static_source.parse_list(options.endpoints) if options.endpoints is not None else []
+        if options.endpoints is not None and not targets:
+            raise static_source.SourceError("--endpoints names no endpoint: give host:port,...")
         serve_options = ServeOptions(
             host=options.host,
             grpc_port=options.grpc_port,
@@ -186,7 +191,11 @@ def _serve(options: argparse.Namespace) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(run())
-    except (ConfigError, static_source.SourceError, tls.TlsError, CredentialsError, OSError) as error:
+    except (ConfigError, static_source.SourceError, tls.TlsError, CredentialsError) as error:
+        return _fail(str(error))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return _fail(f"{error.strerror} (--grpc-port, --grpc-health-port, --metrics-port; 0 takes any free one)")
         return _fail(str(error))
 
 
@@ -244,7 +253,7 @@ def _check(options: argparse.Namespace) -> int:
 def _demo(options: argparse.Namespace) -> int:
     from picker.sim.demo import demo
 
-    return demo(replicas=options.replicas, seed=options.seed, port=options.port)
+    return demo(replicas=options.replicas, seed=options.seed, port=options.port, loop_factory=_loop_factory())
 
 
 def _convert(options: argparse.Namespace) -> int:

@@ -90,15 +90,21 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Of a replica: less than a whole accelerator's, so that caches fill within the seconds there are."""
 
 
-def demo(replicas: int = 4, seed: int = 1, port: int = 0) -> int:
-    """Run it and print; returns the exit code."""
+def demo(
+    replicas: int = 4,
+    seed: int = 1,
+    port: int = 0,
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> int:
+    """Run it and print; returns the exit code. `loop_factory`: of the load client's loop."""
     console = Console()
     if replicas < 2:
         print("picker: the demo needs at least 2 replicas to choose between", file=sys.stderr)
         return 2
     options = DemoOptions(replicas=replicas, seed=seed, port=port)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(_interruptible(run_demo(options, console)))
     except (DemoError, EnvoyError, ChildError, OSError) as error:
         print(f"picker: {error}", file=sys.stderr)
@@ -239,12 +245,3 @@ def _judge(outcomes: list[Outcome]) -> None:
                 f"{outcome.title}, {outcome.policy}: {len(failed)} of {len(outcome.samples)} requests failed, "
                 f"the first with: {failed[0]}"
             )
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

@@ -269,3 +269,4 @@ def test_a_taken_port_is_said_in_words(lab: Lab) -> None:
     with pytest.raises(AssertionError, match="did not start") as caught:
         PickerProcess(lab.addresses, flags=["--grpc-port", port])
     assert port in str(caught.value)
+    assert "--grpc-port" in str(caught.value)

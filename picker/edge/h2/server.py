@@ -84,7 +84,9 @@ class H2Transport:
         try:
             return socket.create_server((self._host, self.port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
+            # create_server lengthens strerror with the address; what gaierror numbers is not errno's.
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror
             raise OSError(error.errno, f"cannot listen on {self._host}:{self.port}: {reason}") from None
 
     def refuse_new_calls(self) -> None:
