@@ -132,13 +132,31 @@ def test_unknown_figures_are_left_out():
     assert set(attributes(Finished(outcome=Outcome.ABORTED))) == {"picker.api", "picker.outcome", "picker.priority"}
 
 
-def test_a_collector_that_hangs_or_is_away_keeps_nobody_waiting(monkeypatch):
-    monkeypatch.setattr("picker.edge.tracing.CLOSE_SECONDS_MAX", 0.05)
+PROGRAM = """
+import asyncio, sys
+from picker.config import Tracing
+from picker.decision import Finished, Outcome
+from picker.edge import tracing
+tracing.CLOSE_SECONDS_MAX = 0.05
+async def run():
+    tracer = tracing.Tracer(Tracing(otlp_endpoint=sys.argv[1], sample_ratio=1.0), pool_name="p")
+    for _ in range(3 * tracing.QUEUE_SPANS_MAX):
+        tracer.finished(Finished(outcome=Outcome.COMPLETED, path="other"))
+    await tracer.close()
+    print("ended")
+asyncio.run(run())
+"""
+"""In a process of its own: the exporter's thread goes on trying for a while."""
+
+
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "away"])
+def test_a_collector_that_does_not_answer_keeps_nobody_from_ending(hangs):
     with Collector(hang=True) as collector:
-        sent(collector, *(record() for _ in range(10)))
-    away = Collector()
-    away.__exit__()
-    sent(away, *(record() for _ in range(10_000)))  # more than the queue holds
+        url = collector.url if hangs else "http://127.0.0.1:1"
+        run = subprocess.run(
+            [sys.executable, "-c", PROGRAM, url], capture_output=True, text=True, check=True, timeout=60
+        )
+    assert run.stdout == "ended\n"
 
 
 def test_the_extra_that_is_missing_is_named(monkeypatch):
