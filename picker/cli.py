@@ -151,8 +151,8 @@ def _serve(options: argparse.Namespace) -> int:
     from picker.config import ConfigError
     from picker.edge import static_source, tls
     from picker.edge.kubernetes_credentials import CredentialsError
-    from picker.edge.logs import configure
-    from picker.wiring import Log, Picker, ServeOptions
+    from picker.edge.logs import Log, configure
+    from picker.wiring import Picker, ServeOptions
 
     given = [name for name in ("endpoints", "endpoints_file", "pool", "selector") if getattr(options, name) is not None]
     if len(given) != 1:

@@ -15,8 +15,6 @@ import gc
 import logging
 import os
 import signal
-import traceback
-from array import array
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,13 +38,13 @@ from picker.edge.health import HealthService
 from picker.edge.kubernetes import KubernetesSource, PoolTarget, SelectorTarget
 from picker.edge.kubernetes_api import KubernetesApi
 from picker.edge.lease import LeaseElection, identity, lease_name
-from picker.edge.logs import request_fields
+from picker.edge.logs import Log, request_fields
 from picker.edge.malloc import tune_malloc
 from picker.edge.metrics_access import MetricsAccess
 from picker.edge.metrics_server import MetricsServer
 from picker.edge.static_source import StaticSource, Target
 from picker.edge.telemetry import Telemetry
-from picker.edge.telemetry_view import EndpointRow, PoolView
+from picker.edge.telemetry_view import PoolView, endpoint_rows
 from picker.edge.tracing import Tracer
 from picker.edge.transport import MethodTable, Transport
 from picker.pool.endpoint import EndpointSpec, EngineSample
@@ -86,27 +84,6 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     def pool_name(self) -> str:
         """The label of the pool's telemetry."""
         return self.cluster.name if isinstance(self.cluster, PoolTarget) else "default"
-
-
-class Log:
-    """Structured words for the standard `logging`: `log(level, message, **fields)`."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-
-    def __call__(self, level: str, message: str, /, **fields: object) -> None:
-        """One line. Fields are never a prompt."""
-        self._logger.log(logging.getLevelName(level.upper()), message, extra={"fields": fields})
-
-    def enabled(self, level: str) -> bool:
-        """Whether a line of this level would be written."""
-        return self._logger.isEnabledFor(logging.getLevelName(level.upper()))
-
-    def fault(self, message: str, error: BaseException) -> None:
-        """A fault of ours: its type and where, without the values in its text, which a client may have sent."""
-        frames = traceback.extract_tb(error.__traceback__)
-        where = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
-        self("error", message, error=type(error).__name__, where=where)
 
 
 class Picker:
@@ -359,25 +336,9 @@ class Picker:
         if self.tracer is not None:
             self.tracer.finished(record)
         if self.recorder is not None and record.outcome is not Outcome.UNSEEN:
-            self._record_request(self.recorder, record)
+            self.recorder.finished(record, at=self.clock() - record.duration_seconds - self._recording_since)
         if self.log.enabled("debug"):
             self.log("debug", "request", **request_fields(record))
-
-    def _record_request(self, recorder: Recorder, record: Finished) -> None:
-        usage = record.usage
-        recorder.record(
-            at=self.clock() - record.duration_seconds - self._recording_since,
-            model=record.model,
-            hashes=record.block_hashes if record.block_hashes is not None else array("Q"),
-            prompt_bytes=record.request_bytes,
-            prompt_tokens=usage.input_tokens if usage is not None else None,
-            output_tokens=usage.output_tokens if usage is not None else None,
-            streaming=record.streaming,
-            outcome=record.outcome.value,
-            status=record.status,
-            ttft_seconds=record.ttft_seconds,
-            duration_seconds=record.duration_seconds,
-        )
 
     def _on_error(self, error: BaseException) -> None:
         self.log.fault("a fault of the picker; the stream it hit was ended, others go on", error)
@@ -389,26 +350,9 @@ class Picker:
         now = self.clock()
         director = self.director
         director.ledger.expire(now)
-        ejected = set(director.ejection.ejected(now))
-        rows = []
-        for endpoint in director.datastore.endpoints:
-            sample = director.datastore.samples.get(endpoint.spec.uid)
-            rows.append(
-                EndpointRow(
-                    name=endpoint.spec.name,
-                    address=endpoint.spec.address,
-                    namespace=endpoint.spec.namespace,
-                    ejected=endpoint.slot in ejected,
-                    in_flight_requests=endpoint.in_flight_requests,
-                    waiting_requests=sample.waiting_requests if sample else None,
-                    running_requests=sample.running_requests if sample else None,
-                    kv_cache_utilization=sample.kv_cache_utilization if sample else None,
-                    scrape_age_seconds=now - sample.taken_at_seconds if sample else None,
-                )
-            )
         return PoolView(
             pool_name=self.options.pool_name,
-            endpoints=rows,
+            endpoints=endpoint_rows(director, now),
             synced=director.datastore.synced,
             requests_in_flight=director.ledger.open_charges,
             running_by_model=dict(self._running_by_model),

@@ -9,7 +9,9 @@ a line and never an exception.
 import logging
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import msgspec
@@ -46,6 +48,27 @@ def configure(
     # Their records at info and debug are about connections, and a debug line may carry a body.
     for noisy in ("aiohttp", "asyncio", "grpc", "kubernetes", "urllib3", "h2", "hpack"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+class Log:
+    """Structured words for the standard `logging`: `log(level, message, **fields)`."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def __call__(self, level: str, message: str, /, **fields: object) -> None:
+        """One line. Fields are never a prompt."""
+        self._logger.log(logging.getLevelName(level.upper()), message, extra={"fields": fields})
+
+    def enabled(self, level: str) -> bool:
+        """Whether a line of this level would be written."""
+        return self._logger.isEnabledFor(logging.getLevelName(level.upper()))
+
+    def fault(self, message: str, error: BaseException) -> None:
+        """A fault of ours: its type and where, without the values in its text, which a client may have sent."""
+        frames = traceback.extract_tb(error.__traceback__)
+        where = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+        self("error", message, error=type(error).__name__, where=where)
 
 
 def request_fields(finished: Finished) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from types import MappingProxyType
 
 import msgspec
 
+from picker.director import Director
+
 NO_MODELS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -56,3 +58,25 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     index_evictions: int = 0
     api_server_up: bool | None = None
     leader: bool | None = None
+
+
+def endpoint_rows(director: Director, now: float) -> list[EndpointRow]:
+    """The live endpoints as they stand at `now`, on the director's clock."""
+    ejected = set(director.ejection.ejected(now))
+    rows = []
+    for endpoint in director.datastore.endpoints:
+        sample = director.datastore.samples.get(endpoint.spec.uid)
+        rows.append(
+            EndpointRow(
+                name=endpoint.spec.name,
+                address=endpoint.spec.address,
+                namespace=endpoint.spec.namespace,
+                ejected=endpoint.slot in ejected,
+                in_flight_requests=endpoint.in_flight_requests,
+                waiting_requests=sample.waiting_requests if sample else None,
+                running_requests=sample.running_requests if sample else None,
+                kv_cache_utilization=sample.kv_cache_utilization if sample else None,
+                scrape_age_seconds=now - sample.taken_at_seconds if sample else None,
+            )
+        )
+    return rows

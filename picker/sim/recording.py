@@ -27,6 +27,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from picker.decision import Finished
 from picker.prefix.blocks import BLOCK_BYTES
 
 FORMAT = "picker-recording"
@@ -104,6 +105,23 @@ class Recorder:
             self._rotate()
         else:
             self._open()
+
+    def finished(self, record: Finished, *, at: float) -> None:
+        """`record` of an exchange, in the recording's words. `at`: as for `record`."""
+        usage = record.usage
+        self.record(
+            at=at,
+            model=record.model,
+            hashes=record.block_hashes if record.block_hashes is not None else array("Q"),
+            prompt_bytes=record.request_bytes,
+            prompt_tokens=usage.input_tokens if usage is not None else None,
+            output_tokens=usage.output_tokens if usage is not None else None,
+            streaming=record.streaming,
+            outcome=record.outcome.value,
+            status=record.status,
+            ttft_seconds=record.ttft_seconds,
+            duration_seconds=record.duration_seconds,
+        )
 
     def record(
         self,

@@ -15,7 +15,6 @@ LINES_MAX = 500
 LONG_FILES: dict[str, str] = {
     "picker/edge/h2/connection.py": "one HTTP/2 connection: every frame handler works on the same windows and streams",
     "picker/extproc/exchange.py": "one state machine: its transitions, and what each does, in one place",
-    "picker/wiring.py": "the one place where every edge is constructed and joined to the core",
 }
 """Files over `LINES_MAX` lines, and why."""
 
