@@ -177,7 +177,7 @@ class Director:
             hashes = block_hashes(chain_seed(request.model, request.cache_salt), request.prompt)
         match = self.index.match(hashes, now) if hashes else NO_MATCH
         view = _View(snapshot, hints, hashes, match, self._columns(request, snapshot, match, now))
-        hot = scheduler.hot_bits(match, self.config.threshold, self._bytes_per_token(request), among)
+        hot = scheduler.hot_bits(match, self.config.threshold, view.columns.matchable_tokens, among)
         holder = None
         if hints is not NO_HINTS or request.previous_response_id is not None or request.conversation_id is not None:
             holder = self.stickiness.holder(request, hints, now)
@@ -297,9 +297,6 @@ class Director:
         backlog: Column = self.ledger.columns(snapshot.width)[1] * self.rates.rate_inverse[: snapshot.width]
         return backlog
 
-    def _bytes_per_token(self, request: InferenceRequest) -> float:
-        return BYTES_PER_TOKEN_ID if request.exact_tokens else self.rates.model(request.model).bytes_per_token
-
     def _columns(self, request: InferenceRequest, snapshot: Snapshot, match: Match, now: float) -> Columns:
         width, routing, model = snapshot.width, self.config.routing, request.model
         sizes = self.rates.model(model)
@@ -312,10 +309,9 @@ class Director:
         requests, backlog, context, memory = self.ledger.columns(width)
         memory = np.maximum(memory, snapshot.reported_context_tokens)
         step: Column = np.maximum(context, snapshot.reported_context_tokens)
-        step += tokens
         step *= routing.decode_seconds_per_token
         step += requests * routing.decode_seconds_per_sequence
-        step += routing.decode_seconds_per_sequence
+        step += tokens * routing.decode_seconds_per_token + routing.decode_seconds_per_sequence
         shared: Sequence[tuple[float, float]] = ()
         new: Column | float = tokens
         if match.shared:

@@ -141,7 +141,10 @@ class InflightLedger:
         endpoint.prefill_tokens = max(0.0, endpoint.prefill_tokens - charge.prefill_tokens)
         if not endpoint.prefilling_requests:
             endpoint.prefill_tokens = 0.0  # no residue of rounding
-        self._mirror(endpoint)
+        slot = endpoint.slot
+        if slot >= 0:
+            self.prefilling[slot] = endpoint.prefilling_requests
+            self.prefill_tokens[slot] = endpoint.prefill_tokens
         return True
 
     def release(self, charge: Charge) -> bool:
@@ -157,7 +160,11 @@ class InflightLedger:
         if not endpoint.in_flight_requests:
             endpoint.context_tokens = endpoint.memory_tokens = 0.0
         self.open_charges -= 1
-        self._mirror(endpoint)
+        slot = endpoint.slot
+        if slot >= 0:
+            self.requests[slot] = endpoint.in_flight_requests
+            self.context_tokens[slot] = endpoint.context_tokens
+            self.memory_tokens[slot] = endpoint.memory_tokens
         return True
 
     def expire(self, now: float) -> None:

@@ -106,8 +106,11 @@ def copy_weights(
     return weights
 
 
-def hot_bits(match: Match, threshold: float, bytes_per_token: float, among: Mask | None = None) -> int:
-    """The slots of `among` (`None`: all) that affinity prefers, as a bitmask; 0: none."""
+def hot_bits(match: Match, threshold: float, matchable_tokens: float, among: Mask | None = None) -> int:
+    """The slots of `among` (`None`: all) that affinity prefers, as a bitmask; 0: none.
+
+    `matchable_tokens`: those in the prompt's full blocks.
+    """
     steps = match.steps
     if steps and among is not None:
         standing = mask_to_bits(among)
@@ -116,7 +119,7 @@ def hot_bits(match: Match, threshold: float, bytes_per_token: float, among: Mask
         return 0
     longest = steps[-1][1]
     above = longest / match.blocks >= threshold
-    if not above and longest * BLOCK_BYTES / bytes_per_token < PARTIAL_TOKENS_MIN:
+    if not above and longest / match.blocks * matchable_tokens < PARTIAL_TOKENS_MIN:
         return 0
     hot = 0
     for bits, blocks in steps:
