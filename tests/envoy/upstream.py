@@ -4,7 +4,7 @@ HTTP/1.1 and HTTP/2 (prior knowledge) on one port of loopback, on a thread of it
 names the request and the answer: `/v1/chat/completions?id=42&do=sse&n=2000`. The picker looks at
 paths without the query, so the answer's shape is free of what is being tested.
 
-`GET /metrics` gives `metrics_page` (the picker scrapes its endpoints) and is not recorded.
+`GET /metrics` gives `metrics_page`. What the picker itself asks its endpoints (`SCRAPED`) is not recorded.
 """
 
 import asyncio
@@ -24,6 +24,9 @@ import h2.connection
 import h2.events
 
 Headers = list[tuple[str, str]]
+
+SCRAPED = ("/metrics", "/v1/models")
+"""Targets as the picker writes them, without a query."""
 
 IDLE_PAGE = """\
 # TYPE vllm:num_requests_running gauge
@@ -314,7 +317,7 @@ class _Http1Connection:
             method, target, _ = lines[0].split(" ", 2)
             headers = [_split_header(line) for line in lines[1:] if line]
             request = Recorded("1.1", method, target, headers)
-            if urlsplit(target).path != "/metrics":
+            if target not in SCRAPED:
                 self._upstream._arrive(request)
             if request.values("upgrade"):
                 await self._tunnel(request)
