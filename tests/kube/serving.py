@@ -51,7 +51,7 @@ class Cluster:
 
     @asynccontextmanager
     async def picker(
-        self, *flags: str, pod_template_hash: str = "1", at: int | None = None, config: str = ""
+        self, *flags: str, pod_template_hash: str = "1", at: int | None = None, config: str = "", insecure: bool = True
     ) -> AsyncIterator[PickerProcess]:
         """`picker serve --pool` as a process of its own; the namespace is the kubeconfig's."""
         env = {
@@ -60,7 +60,7 @@ class Cluster:
             "POD_TEMPLATE_HASH": pod_template_hash,
         }
         flags = ("--pool", POOL, *flags)
-        made = await asyncio.to_thread(lambda: PickerProcess(config=config, flags=flags, env=env))
+        made = await asyncio.to_thread(lambda: PickerProcess((), config, insecure=insecure, flags=flags, env=env))
         try:
             yield made
         finally:

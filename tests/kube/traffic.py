@@ -55,7 +55,7 @@ class Traffic:
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
         )
-        self._tasks = [asyncio.create_task(self._repeat()) for _ in range(self._clients)]
+        self.add_clients(self._clients)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -64,6 +64,10 @@ class Traffic:
         finally:
             assert self._http is not None
             await self._http.close()
+
+    def add_clients(self, clients: int) -> None:
+        """So many loops more."""
+        self._tasks += [asyncio.create_task(self._repeat()) for _ in range(clients)]
 
     async def stop(self) -> None:
         """Begin no more, and wait for those that run."""
@@ -102,12 +106,12 @@ class Traffic:
             await self.ask()
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def ask(self, *, subset: str | None = None) -> Call:
+    async def ask(self, *, subset: str | None = None, text: str | None = None) -> Call:
         """One more request, to its end."""
         call = self._begin()
         self._open.add(call.number)
         try:
-            await self._read(call, _body(call.number, self._output_tokens), subset, asyncio.Event())
+            await self._read(call, _body(call.number, self._output_tokens, text), subset, asyncio.Event())
         finally:
             self._open.discard(call.number)
             self.calls.append(call)
@@ -149,7 +153,7 @@ class Traffic:
             call.error = type(error).__name__
 
 
-def _body(number: int, output_tokens: int) -> bytes:
-    message = {"role": "user", "content": f"question {number}"}
+def _body(number: int, output_tokens: int, text: str | None = None) -> bytes:
+    message = {"role": "user", "content": text or f"question {number}"}
     body = {"model": "m", "messages": [message], "max_tokens": output_tokens, "stream": True}
     return json.dumps(body).encode()
