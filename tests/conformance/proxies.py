@@ -240,8 +240,13 @@ class EnvoyProxy:
     def saturate(self) -> None:
         for upstream in self.upstreams:
             upstream.metrics_page = FULL_PAGE
-        waiting = "inference_pool_average_queue_size"
-        wait_until(lambda: self.picker.metric(waiting) == 99, "the engines' queues were not read")
+        waiting = "inference_pool_per_pod_queue_size"  # the mean leaves out engines that were not read yet
+
+        def all_read() -> bool:
+            queues = [value for series, value in self.picker.metrics().items() if series.startswith(waiting + "{")]
+            return queues == [99] * len(self.upstreams)
+
+        wait_until(all_read, "the engines' queues were not read")
 
     def ask(self, ask: Ask) -> Told:
         headers = list(ask.headers)
