@@ -111,7 +111,8 @@ def server(answer: Response) -> str:
 
 
 def servers(envoy: EnvoyProcess, **more: str) -> set[str]:
-    return {server(chat(envoy, **more)) for _ in range(16)}
+    """Who gets such requests. 40: that one of three equals is never drawn happens once in millions of runs."""
+    return {server(chat(envoy, **more)) for _ in range(40)}
 
 
 # Labels ------------------------------------------------------------------------------------
