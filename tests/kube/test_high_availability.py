@@ -274,7 +274,7 @@ async def test_active_active_each_sees_the_load_of_the_other(cluster: TestCluste
             )
             through.append(await enter(Traffic((await enter(envoy(config))).url, clients=0)))
         one, two = pickers
-        assert {(await through[1].ask()).served_by for _ in range(20)} == {busy.address, idle.address}
+        await shared_out(through[1], {busy.address, idle.address})
 
         await busy.set_faults(STUCK)
         heavy = [
@@ -295,7 +295,17 @@ async def test_active_active_each_sees_the_load_of_the_other(cluster: TestCluste
         assert {outcome(call) for call in await asyncio.gather(*heavy)} == {"200"}
         await until_true(lambda: waiting_at("busy", two) == 0)
         await busy.set_faults(Faults())
-        assert {(await through[1].ask()).served_by for _ in range(20)} == {busy.address, idle.address}
+        await shared_out(through[1], {busy.address, idle.address})
+
+
+async def shared_out(traffic: Traffic, among: set[str]) -> None:
+    """Twenty requests that find equals go to all of them; what a scrape said last may take a second to pass."""
+    for _ in range(10):
+        served = {(await traffic.ask()).served_by for _ in range(20)}
+        if served == among:
+            return
+        await asyncio.sleep(0.5)
+    assert served == among
 
 
 def waiting_at(pod: str, picker: PickerProcess) -> float:
