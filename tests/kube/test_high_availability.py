@@ -285,7 +285,8 @@ async def test_active_active_each_sees_the_load_of_the_other(cluster: TestCluste
         for picker in pickers:  # both have read what the engine says
             await until_true(lambda picker=picker: waiting_at("busy", picker) >= LONG_PROMPTS / 2)
         assert two.in_flight() == 0
-        assert {(await through[1].ask()).served_by for _ in range(20)} == {idle.address}
+        served = [(await through[1].ask()).served_by for _ in range(20)]
+        assert served.count(idle.address) >= 17, "one request in a hundred explores, the rest turn away"
         assert await queue_seconds(two, busy.address) > 0
         assert (await through[0].ask()).served_by == idle.address
         own = LONG_PROMPTS * len(LONG_PROMPT) / BYTES_PER_TOKEN / PREFILL_TOKENS_PER_SECOND
