@@ -43,8 +43,10 @@ class Weights(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much each objective counts. Costs are in seconds, so 3:3:2 compares like with like."""
 
     prefix: Annotated[Weight, Meta(description="Seconds of prefill that a cached prefix saves. Above 0.")] = 3.0
-    queue: Annotated[Weight, Meta(description="Seconds of prefill already waiting on the endpoint.")] = 3.0
-    kv: Annotated[Weight, Meta(description="Seconds of decoding, and of KV cache that will not fit.")] = 2.0
+    queue: Annotated[
+        Weight, Meta(description="Seconds until prefill begins: what waits there already, and room in its KV cache.")
+    ] = 3.0
+    kv: Annotated[Weight, Meta(description="Seconds of decoding beside what runs there.")] = 2.0
     lora: Annotated[
         Weight, Meta(description="Seconds until a LoRA adapter is loaded. Counts for requests that name an adapter.")
     ] = 3.0

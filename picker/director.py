@@ -34,8 +34,6 @@ from picker.scheduling.filters.query import Query
 from picker.scheduling.rates import Rates
 from picker.scheduling.stickiness import Stickiness, Stuck
 
-_NO_HASHES = array("Q")
-
 
 class Booking:
     """A decision's entries in the books: what `finish` must undo or learn from. One per pick."""

@@ -11,7 +11,6 @@ that was renamed is one more reading, and a new engine is one more constant.
 """
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -78,9 +77,6 @@ class Lora(msgspec.Struct, frozen=True, kw_only=True):
     running_label: str
     waiting_label: str
     max_label: str
-
-
-NO_READINGS: Mapping[str, tuple[Reading, ...]] = MappingProxyType({})
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):

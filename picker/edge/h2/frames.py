@@ -65,8 +65,6 @@ MESSAGE = Struct(">BL")
 DATA_MESSAGE = Struct(">HBBBLBL")
 """A DATA frame's header and a message's prefix, for a message that fits one frame."""
 
-MESSAGE_PREFIX_BYTES: Final = MESSAGE.size
-
 _LONG = Struct(">L")
 _GOAWAY = Struct(">LL")
 _SETTING = Struct(">HL")
