@@ -109,14 +109,14 @@ class TransportLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             ge=1,
             description=(
-                "Calls that a peer may break off (RST_STREAM before its call ended, or a stream error) in one go."
+                "Calls that a peer may break off (RST_STREAM before their first answer, or a stream error) in one go."
             ),
         ),
     ] = 10_000
     resets_per_second: Annotated[
         int,
         Meta(
-            ge=1, description="How fast that allowance comes back. A reset after the end, Envoy's habit, never counts."
+            ge=1, description="How fast that allowance comes back. A reset after an answer, as Envoy sends, never counts."
         ),
     ] = 1_000
     idle_frames_max: Annotated[

@@ -24,14 +24,19 @@ def priority(connection: "Connection", _flags: int, stream_id: int, payload: byt
 
 
 def rst_stream(connection: "Connection", _flags: int, stream_id: int, payload: bytes) -> None:
-    """The peer breaks a call off. After the call's end it means nothing: Envoy sends one for every call."""
+    """The peer breaks a call off.
+
+    Only a call that has not been answered counts against `resets_max`. Envoy ends its calls this way: it
+    resets each, with INTERNAL_ERROR and without END_STREAM, as soon as the HTTP response has passed. The
+    peer has then sent as much as for any call and got what it asked for, so nothing is gained by resetting.
+    """
     connection.floods.spend_idle(1)
     frames.read_long(payload, "RST_STREAM")
     if connection.is_idle_stream(stream_id):
         raise ConnectionFault(frames.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
     call = connection.streams.get(stream_id)
     if call is not None:
-        if not call.ended:
+        if not call.headers_sent and not call.ended:
             connection.floods.spend_reset()
         connection.forget(call)
 

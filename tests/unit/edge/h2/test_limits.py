@@ -201,6 +201,19 @@ def resets_faster_than_they_come_back(wire: Wire) -> int:
     return CALM
 
 
+def test_resets_are_how_envoy_ends_its_calls() -> None:
+    """As recorded from Envoy 1.40: each call is answered, then reset with INTERNAL_ERROR and without END_STREAM."""
+    wire = Wire(H2Limits(resets_max=10, resets_per_second=1))
+    for number in range(1_000):
+        stream_id = number * 2 + 1
+        wire.open(stream_id, b"a request of more than a few bytes")
+        wire.send(RstStreamFrame(stream_id, 2))
+        assert wire.handlers[-1].seen[-1] == "closed"
+    assert not wire.connection.closing
+    wire.open(2_001, b"still served")
+    assert wire.answers(2_001) == [b"still served"]
+
+
 FLOODS = {
     "pings": PingFrame(0, bytes(8)).serialize(),
     "settings": SettingsFrame(0).serialize(),
