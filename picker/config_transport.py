@@ -116,7 +116,8 @@ class TransportLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     resets_per_second: Annotated[
         int,
         Meta(
-            ge=1, description="How fast that allowance comes back. A reset after an answer, as Envoy sends, never counts."
+            ge=1,
+            description="How fast that allowance comes back. A reset after an answer, as Envoy sends, never counts.",
         ),
     ] = 1_000
     idle_frames_max: Annotated[
