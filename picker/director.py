@@ -68,7 +68,6 @@ class _View(NamedTuple):
     snapshot: Snapshot
     hints: Hints
     hashes: "array[int]"
-    match: Match
     columns: Columns
 
 
@@ -161,28 +160,27 @@ class Director:
         self.ledger.expire(now)
         snapshot = self.datastore.snapshot(now)
         selectors = self._selectors if hints.labels is None else (*self._selectors, hints.labels)
-        among = self._among(snapshot, Query(request.model, subset, selectors, self.datastore.models), now)
+        among = self._among(snapshot, request.model, subset, selectors, now)
         if isinstance(among, Unavailable):
             return among
-        priority = self.priority(objective)
-        if objectives.is_sheddable(priority) and self._saturated(snapshot, among):
-            return Shed(
-                self.config.saturation.retry_after_seconds,
-                f"every endpoint is saturated and priority {priority} may be refused; try again later",
-            )
+        if objective is not None:
+            priority = self.priority(objective)
+            if objectives.is_sheddable(priority) and self._saturated(snapshot, among):
+                return Shed(
+                    self.config.saturation.retry_after_seconds,
+                    f"every endpoint is saturated and priority {priority} may be refused; try again later",
+                )
         hashes = request.block_hashes
         if hashes is None:
             hashes = block_hashes(chain_seed(request.model, request.cache_salt), request.prompt)
         match = self.index.match(hashes, now) if hashes else NO_MATCH
-        view = _View(snapshot, hints, hashes, match, self._columns(request, snapshot, match, now))
-        hot = scheduler.hot_bits(match, self.config.threshold, view.columns.matchable_tokens, among)
+        columns = self._columns(request, snapshot, match, now)
+        hot = scheduler.hot_bits(match, self.config.threshold, columns.bytes_per_token, among) if match.steps else 0
         holder = None
         if hints is not NO_HINTS or request.previous_response_id is not None or request.conversation_id is not None:
             holder = self.stickiness.holder(request, hints, now)
-        choice = scheduler.choose(
-            view.columns, hot, among, self.config, rng, holder=None if holder is None else holder.slot
-        )
-        return self._book(request, view, choice, now, first_chunk_visible)
+        choice = scheduler.choose(columns, hot, among, self.config, rng, holder=None if holder is None else holder.slot)
+        return self._book(request, _View(snapshot, hints, hashes, columns), choice, now, first_chunk_visible)
 
     def first_token(self, booking: Booking, now: float) -> None:
         """The first body chunk of a 2xx streamed answer: its prefill is over."""
@@ -267,18 +265,26 @@ class Director:
 
     # Steps of a decision -------------------------------------------------------------------
 
-    def _among(self, snapshot: Snapshot, query: Query, now: float) -> Mask | Unavailable | None:
+    def _among(
+        self,
+        snapshot: Snapshot,
+        model: str | None,
+        subset: Sequence[str] | None,
+        selectors: tuple[Selector, ...],
+        now: float,
+    ) -> Mask | Unavailable | None:
         """Who stands for the choice: ready, past every filter, not ejected. `None`: every slot."""
         if not snapshot.ready_count:
             word = "no_endpoints" if snapshot.synced else "not_synced"
             return Unavailable("no ready endpoint in the pool", word)
         among = snapshot.ready_mask if snapshot.ready_count < snapshot.width else None
-        for each in FILTERS:
-            mask = each.mask(snapshot, query)
+        query = Query(model, subset, selectors, self.datastore.models)
+        for mask_of, word, message in FILTERS:
+            mask = mask_of(snapshot, query)
             if mask is not None:
                 among = mask if among is None else among & mask
                 if not among.any():
-                    return Unavailable(each.message, each.word)
+                    return Unavailable(message, word)
         ejected = self.ejection.ejected(now)
         if ejected:
             healthy = np.copy(snapshot.ready_mask if among is None else among)
@@ -296,68 +302,69 @@ class Director:
         return backlog
 
     def _columns(self, request: InferenceRequest, snapshot: Snapshot, match: Match, now: float) -> Columns:
-        width, routing, model = snapshot.width, self.config.routing, request.model
-        sizes = self.rates.model(model)
-        bytes_per_token = BYTES_PER_TOKEN_ID if request.exact_tokens else sizes.bytes_per_token
+        width, routing, rates = snapshot.width, self.config.routing, self.rates
+        bytes_per_token, mean_output = rates.model(request.model)
+        if request.exact_tokens:
+            bytes_per_token = BYTES_PER_TOKEN_ID
         tokens = request.prompt_bytes / bytes_per_token
-        output = sizes.output_tokens
-        if request.max_tokens is not None:
-            output = min(output, max(0, request.max_tokens))
-        matched = scheduler.matched_tokens(match, width, bytes_per_token, tokens)
+        output = mean_output
+        if request.max_tokens is not None and request.max_tokens < output:
+            output = max(0.0, request.max_tokens)
         requests, backlog, context, memory = self.ledger.columns(width)
-        memory = np.maximum(memory, snapshot.reported_context_tokens)
-        step: Column = np.maximum(context, snapshot.reported_context_tokens)
+        reported = snapshot.reported_context_tokens
+        memory = np.maximum(memory, reported)
+        step: Column = np.maximum(context, reported)
         step *= routing.decode_seconds_per_token
         step += requests * routing.decode_seconds_per_sequence
         step += tokens * routing.decode_seconds_per_token + routing.decode_seconds_per_sequence
         shared: Sequence[tuple[float, float]] = ()
-        new: Column | float = tokens
         if match.shared:
             shared = scheduler.copy_weights(
                 match.shared,
                 residence_seconds=self.index.residence_seconds(now),
-                fullness=_fullness(snapshot, memory, requests, sizes.output_tokens),
+                fullness=_fullness(snapshot, memory, requests, mean_output),
                 floor=routing.shared_weight,
                 bytes_per_token=bytes_per_token,
                 prompt_tokens=tokens,
             )
-            new = tokens - np.minimum(matched, shared[-1][0])
-        return Columns(
-            prompt_tokens=tokens,
-            output_tokens=output,
-            mean_output_tokens=sizes.output_tokens,
-            mean_uncached_tokens=self.rates.mean_uncached_tokens,
-            matchable_tokens=match.blocks * BLOCK_BYTES / bytes_per_token,
-            matched_tokens=matched,
-            unmatched_tokens=scheduler.unmatched_tokens(matched, tokens, shared),
-            requests=requests,
-            backlog_tokens=backlog,
-            foreign_requests=snapshot.foreign_requests,
-            step_seconds=step,
-            memory_tokens=memory,
-            new_tokens=new,
-            capacity_tokens=snapshot.capacity_tokens,
-            waiting_requests=snapshot.waiting_requests,
-            kv_cache_utilization=snapshot.kv_cache_utilization,
-            rate_inverse=self.rates.rate_inverse[:width],
-            routing=routing,
-            adapter=self.adapters.masks(model, snapshot) if self.datastore.models.is_adapter(model) else None,
-            gpu_utilization=snapshot.gpu_utilization,
+        unmatched, new = scheduler.work(match, width, bytes_per_token, tokens, shared)
+        return Columns(  # by position, in the order of the fields: names would cost a microsecond and a half
+            tokens,
+            bytes_per_token,
+            output,
+            mean_output,
+            rates.mean_uncached_tokens,
+            match,
+            unmatched,
+            requests,
+            backlog,
+            snapshot.foreign_requests,
+            step,
+            memory,
+            new,
+            snapshot.capacity_tokens,
+            snapshot.waiting_requests,
+            snapshot.kv_cache_utilization,
+            rates.rate_inverse[:width],
+            routing,
+            self.adapters.masks(request.model, snapshot) if self.datastore.models.is_adapter(request.model) else None,
+            snapshot.gpu_utilization,
         )
 
     def _book(
         self, request: InferenceRequest, view: "_View", choice: scheduler.Choice, now: float, first_chunk_visible: bool
     ) -> Picked:
-        snapshot, hints, hashes, match, columns = view
-        slot = choice.slot
+        snapshot, hints, hashes, columns = view
+        slot, match = choice.slot, columns.match
         endpoint = snapshot.endpoints[slot]
         assert endpoint is not None, "chose a slot without an endpoint"
-        uncached = columns.prompt_tokens - float(columns.matched_tokens[slot])
-        ttft = (float(columns.backlog_tokens[slot]) + uncached) * float(columns.rate_inverse[slot])
+        held, prompt_tokens = match.held_by(slot) if match.steps else 0, columns.prompt_tokens
+        uncached = max(0.0, prompt_tokens - held * BLOCK_BYTES / columns.bytes_per_token) if held else prompt_tokens
+        ttft = (columns.backlog_tokens.item(slot) + uncached) * columns.rate_inverse.item(slot)
         charge = self.ledger.charge(
             endpoint,
             prefill_tokens=uncached,
-            context_tokens=columns.prompt_tokens,
+            context_tokens=prompt_tokens,
             memory_tokens=new if isinstance(new := columns.new_tokens, float) else new.item(slot),
             now=now,
             prefill_seconds=None if first_chunk_visible and request.stream else ttft,
@@ -372,19 +379,21 @@ class Director:
         if columns.adapter is not None and request.model is not None:
             booking.adapter = request.model
             self.adapters.picked(endpoint, request.model)
-        slots = scheduler.ranked(choice, self.config.destinations_max) if self.config.destinations_max > 1 else (slot,)
-        addresses = tuple(each.spec.address for at in slots if (each := snapshot.endpoints[at]) is not None)
+        addresses: tuple[str, ...] = (endpoint.spec.address,)
+        if self.config.destinations_max > 1:
+            slots = scheduler.ranked(choice, self.config.destinations_max)
+            addresses = tuple(each.spec.address for at in slots if (each := snapshot.endpoints[at]) is not None)
         by_prompt = request.prompt or request.block_hashes is not None or choice.reason is Reason.STICKY
         reason = choice.reason if by_prompt else Reason.HEADERS
-        return Picked(
-            addresses=addresses,
-            reason=reason,
-            matched_share=match_share(match, slot) if request.prompt or hashes else None,
-            charge=booking,
-            explain=explanation.Later(snapshot, choice, columns, reason, match.blocks),
-            predicted_ttft_seconds=ttft,
-            endpoint_name=endpoint.spec.name,
-            prompt_tokens=columns.prompt_tokens,
+        return Picked(  # by position, as the columns
+            addresses,
+            reason,
+            (held / match.blocks if held else 0.0) if request.prompt or hashes else None,
+            booking,
+            explanation.Later(snapshot, choice, columns, reason, match.blocks),
+            ttft,
+            endpoint.spec.name,
+            prompt_tokens,
         )
 
     # Books ---------------------------------------------------------------------------------
@@ -416,11 +425,3 @@ def _fullness(snapshot: Snapshot, memory: Column, requests: Column, output_token
     full += memory
     full /= snapshot.capacity_tokens
     return min(1.0, float(full[snapshot.ready_mask].mean()))
-
-
-def match_share(match: Match, slot: int) -> float:
-    """Matched blocks over full blocks of the prompt, for one slot."""
-    for bits, blocks in match.steps:
-        if bits >> slot & 1:
-            return blocks / match.blocks
-    return 0.0

@@ -163,6 +163,7 @@ class Datastore:
         capacity = np.where(
             np.isnan(columns.capacity[:width]), float(self.default_capacity_tokens), columns.capacity[:width]
         )
+        foreign = np.where(fresh, columns.foreign[:width], 0.0)
         oldest = taken[fresh].min() if fresh.any() else np.inf
         self._snapshot_until = float(oldest) + self.stale_seconds
         return Snapshot(
@@ -172,7 +173,7 @@ class Datastore:
             ready_count=len(self._by_uid),
             waiting_requests=np.where(fresh, columns.waiting[:width], np.nan),
             kv_cache_utilization=utilization,
-            foreign_requests=np.where(fresh, columns.foreign[:width], 0.0),
+            foreign_requests=foreign if foreign.any() else None,
             reported_context_tokens=np.nan_to_num(utilization) * capacity,
             capacity_tokens=capacity,
             by_address=members.by_address,
@@ -181,6 +182,7 @@ class Datastore:
             fresh_mask=fresh,
             gpu_utilization=None if columns.gpu is None else np.where(fresh, columns.gpu[:width], np.nan),
             label_masks=members.label_masks,
+            width=width,
         )
 
 

@@ -4,6 +4,7 @@ Columns have one value a slot (`width` of them). A slot without an endpoint is n
 Unknown is NaN in a column: comparisons with it are false, so unknown is neither idle nor full.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -27,8 +28,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     ready_count: int
     waiting_requests: Column
     kv_cache_utilization: Column
-    foreign_requests: Column
-    """Waiting requests that are not ours; 0 where stale or unknown, as then nothing is added."""
+    foreign_requests: Column | None
+    """Waiting requests that are not ours; 0 where stale or unknown, as then nothing is added. `None`: none anywhere."""
     reported_context_tokens: Column
     """kv_cache_utilization x capacity; 0 where stale or unknown: it only ever raises our own count."""
     capacity_tokens: Column
@@ -41,11 +42,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """`None` where no endpoint ever reported any."""
     label_masks: dict[str, Mask | None]
     """What label selectors came to, by their text: kept as long as nobody joins, leaves or is relabelled."""
-
-    @property
-    def width(self) -> int:
-        """Slots, with and without an endpoint."""
-        return len(self.endpoints)
+    width: int
+    """Slots, with and without an endpoint."""
 
 
 def bits_to_mask(bits: int, width: int) -> Mask:
@@ -54,6 +52,14 @@ def bits_to_mask(bits: int, width: int) -> Mask:
     unpacked: Any = np.unpackbits(raw, count=width, bitorder="little")
     mask: Mask = unpacked.view(np.bool_)
     return mask
+
+
+@lru_cache(maxsize=128)
+def bits_to_slots(bits: int, width: int) -> npt.NDArray[np.intp]:
+    """A bitmask of slots as their indices, rising; read-only. Kept: the same sets come again and again."""
+    slots = np.flatnonzero(bits_to_mask(bits, width))
+    slots.flags.writeable = False
+    return slots
 
 
 def mask_to_bits(mask: Mask) -> int:

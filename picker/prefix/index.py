@@ -61,6 +61,13 @@ class Match(msgspec.Struct, frozen=True):
     shared: tuple["Shared", ...]
     blocks: int
 
+    def held_by(self, slot: int) -> int:
+        """Blocks that this slot holds, from the first."""
+        for bits, blocks in self.steps:
+            if bits >> slot & 1:
+                return blocks
+        return 0
+
 
 class Shared(NamedTuple):
     """A place where prompts part: everything above it is a prefix that many share."""
@@ -215,7 +222,8 @@ class PrefixIndex:
                 heappush(self._heaps[slot], (key, node))
                 self._entries += 1
             recency[node] = key
-        self._evict(slot)
+        if self.blocks_held[slot] > self._capacity.get(slot, self.default_capacity_blocks):
+            self._evict(slot)
         if self.bytes_estimate > self.bytes_max:
             self._shrink()
         return Recorded(slot, held, tick)

@@ -4,7 +4,11 @@ import msgspec
 import numpy as np
 
 from picker.config import Routing
-from picker.pool.snapshot import Column, Mask
+from picker.pool.snapshot import Column, Mask, bits_to_slots
+from picker.prefix.index import Match
+
+FEW = 8
+"""Up to this many slots, walking a bitmask beats looking up its indices."""
 
 
 class Columns(msgspec.Struct):
@@ -14,20 +18,21 @@ class Columns(msgspec.Struct):
     """
 
     prompt_tokens: float
+    bytes_per_token: float
+    """Of this prompt."""
     output_tokens: float
     """Of this request."""
     mean_output_tokens: float
     """Of the model's requests."""
     mean_uncached_tokens: float
-    matchable_tokens: float
-    """Those in full blocks: only they can match."""
-    matched_tokens: Column
-    """What each endpoint is thought to hold of this prompt."""
+    match: Match
+    """Who is thought to hold how much of this prompt."""
     unmatched_tokens: Column
     """What each endpoint would have to prefill; the shared part at its weight."""
     requests: Column
     backlog_tokens: Column
-    foreign_requests: Column
+    foreign_requests: Column | None
+    """`None`: none anywhere."""
     step_seconds: Column
     """How long a decode step takes with this request beside those in flight, beyond an empty one."""
     memory_tokens: Column
@@ -48,6 +53,18 @@ class Columns(msgspec.Struct):
     @property
     def matched_share(self) -> Column:
         """Matched blocks over full blocks of the prompt, by slot."""
-        tokens = self.matchable_tokens
-        share: Column = np.minimum(self.matched_tokens / tokens, 1.0) if tokens else np.zeros_like(self.matched_tokens)
+        share: Column = np.zeros(len(self.requests))
+        for bits, blocks in self.match.steps:
+            put(share, bits, blocks / self.match.blocks)
         return share
+
+
+def put(column: Column, bits: int, value: float) -> None:
+    """Write `value` for the slots of a bitmask."""
+    if bits.bit_count() > FEW:
+        column[bits_to_slots(bits, len(column))] = value
+        return
+    while bits:
+        low = bits & -bits
+        bits ^= low
+        column[low.bit_length() - 1] = value

@@ -10,7 +10,7 @@
 equal endpoints, do not herd. One draw decides on exploration, wherever two or more stand.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +18,11 @@ import numpy as np
 from picker.config import Config
 from picker.decision import Reason
 from picker.pool.backoff import Rng
-from picker.pool.snapshot import Column, Mask, bits_to_mask, mask_to_bits
+from picker.pool.snapshot import Column, Mask, bits_to_slots, mask_to_bits
 from picker.prefix.blocks import BLOCK_BYTES
 from picker.prefix.index import Match, Shared
 from picker.scheduling import normalized
-from picker.scheduling.columns import Columns
+from picker.scheduling.columns import FEW, Columns, put
 from picker.scheduling.scorers import OPTIONAL_SCORERS, SCORERS
 
 TIE_SECONDS = 1e-3
@@ -31,8 +31,6 @@ PARTIAL_SHARE = 0.8
 """Without a holder above the threshold, those with this share of the longest match count as hot."""
 PARTIAL_TOKENS_MIN = 256
 """Below this a partial match is not worth keeping together."""
-_FEW = 8
-"""Up to this many slots, walking bits beats unpacking them."""
 
 _INFINITY = float("inf")
 
@@ -48,35 +46,37 @@ class Choice(NamedTuple):
     """By objective, unweighted."""
 
 
-def matched_tokens(match: Match, width: int, bytes_per_token: float, prompt_tokens: float) -> Column:
-    """m_r: tokens of this prompt that each slot holds, at most the prompt's."""
-    column: Column = np.zeros(width)
-    for bits, blocks in match.steps:
-        tokens = min(prompt_tokens, blocks * BLOCK_BYTES / bytes_per_token)
-        if bits.bit_count() <= _FEW:
-            while bits:
-                low = bits & -bits
-                bits ^= low
-                column[low.bit_length() - 1] = tokens
-        else:
-            column[bits_to_mask(bits, width)] = tokens
-    return column
-
-
-def unmatched_tokens(matched: Column, prompt_tokens: float, shared: Iterable[tuple[float, float]]) -> Column:
-    """u_r, where what many prompts share counts less: a copy of it serves the next ones too.
+def unmatched_tokens(matched: float, prompt_tokens: float, shared: Iterable[tuple[float, float]]) -> float:
+    """u_r of who holds `matched` tokens; what many prompts share counts less: a copy of it serves the next ones too.
 
     `shared`: `(tokens from the start, weight)`, in rising order: each stretch counts at its weight.
     """
-    unmatched: Column = prompt_tokens - matched
+    unmatched = prompt_tokens - matched
     start = 0.0
     for end, weight in shared:
-        missing = np.minimum(end - matched, end - start)
-        np.maximum(missing, 0.0, out=missing)
-        missing *= 1.0 - weight
-        unmatched -= missing
+        if matched < end:
+            unmatched -= min(end - matched, end - start) * (1.0 - weight)
         start = end
     return unmatched
+
+
+def work(
+    match: Match, width: int, bytes_per_token: float, prompt_tokens: float, shared: Sequence[tuple[float, float]]
+) -> tuple[Column, Column | float]:
+    """By slot: `(tokens to prefill, shared ones at their weight; tokens of KV cache beyond what others hold there)`."""
+    unmatched: Column = np.empty(width)
+    unmatched.fill(unmatched_tokens(0.0, prompt_tokens, shared) if shared else prompt_tokens)
+    new: Column | float = prompt_tokens
+    deepest = 0.0
+    if shared:
+        deepest = shared[-1][0]
+        new = np.full(width, prompt_tokens)
+    for bits, blocks in match.steps:
+        held = min(prompt_tokens, blocks * BLOCK_BYTES / bytes_per_token)
+        put(unmatched, bits, unmatched_tokens(held, prompt_tokens, shared) if shared else prompt_tokens - held)
+        if not isinstance(new, float):
+            put(new, bits, prompt_tokens - min(held, deepest))
+    return unmatched, new
 
 
 def copy_weights(
@@ -106,11 +106,8 @@ def copy_weights(
     return weights
 
 
-def hot_bits(match: Match, threshold: float, matchable_tokens: float, among: Mask | None = None) -> int:
-    """The slots of `among` (`None`: all) that affinity prefers, as a bitmask; 0: none.
-
-    `matchable_tokens`: those in the prompt's full blocks.
-    """
+def hot_bits(match: Match, threshold: float, bytes_per_token: float, among: Mask | None = None) -> int:
+    """The slots of `among` (`None`: all) that affinity prefers, as a bitmask; 0: none."""
     steps = match.steps
     if steps and among is not None:
         standing = mask_to_bits(among)
@@ -119,7 +116,7 @@ def hot_bits(match: Match, threshold: float, matchable_tokens: float, among: Mas
         return 0
     longest = steps[-1][1]
     above = longest / match.blocks >= threshold
-    if not above and longest / match.blocks * matchable_tokens < PARTIAL_TOKENS_MIN:
+    if not above and longest * BLOCK_BYTES / bytes_per_token < PARTIAL_TOKENS_MIN:
         return 0
     hot = 0
     for bits, blocks in steps:
@@ -139,15 +136,17 @@ def choose(
         cost, seconds = normalized.cost(columns, config.weights)
     else:
         weights = config.weights
-        seconds = {name: scorer(columns) for name, scorer in SCORERS.items()}
+        seconds = {}
+        for name, scorer in SCORERS.items():
+            seconds[name] = scorer(columns)
         cost = seconds["kv"] * (weights.kv / weights.prefix)
         queue = seconds["queue"]
         cost += queue if weights.queue == weights.prefix else queue * (weights.queue / weights.prefix)
         cost += seconds["prefix"]
         if columns.adapter is not None or columns.gpu_utilization is not None:
-            for name, scorer in OPTIONAL_SCORERS.items():
+            for name, optional in OPTIONAL_SCORERS.items():
                 weight = getattr(weights, name)
-                column = scorer(columns) if weight else None
+                column = optional(columns) if weight else None
                 if column is not None:
                     seconds[name] = column
                     cost += column * (weight / weights.prefix)
@@ -186,17 +185,21 @@ def ranked(choice: Choice, count: int) -> list[int]:
 
 def _least(cost: Column, rng: Rng) -> int:
     slot = int(cost.argmin())
-    least = cost.item(slot)
-    tied = (cost <= least + max(TIE_SECONDS, TIE_RATIO * least)).nonzero()[0]
+    limit = _tied_up_to(cost.item(slot))
+    tied = (cost <= limit).nonzero()[0]
     return slot if len(tied) <= 1 else tied.item(int(rng.random() * len(tied)))
+
+
+def _tied_up_to(least: float) -> float:
+    return least + TIE_SECONDS if least < TIE_SECONDS / TIE_RATIO else least * (1.0 + TIE_RATIO)
 
 
 def _least_of(cost: Column, bits: int, rng: Rng) -> int | None:
     """The least among the slots of a bitmask; `None` if none of them stands."""
-    if bits.bit_count() > _FEW:
-        masked = np.where(bits_to_mask(bits, len(cost)), cost, _INFINITY)
-        slot = _least(masked, rng)
-        return slot if masked.item(slot) < _INFINITY else None
+    if bits.bit_count() > FEW:
+        held = bits_to_slots(bits, len(cost))
+        slot = held.item(_least(cost[held], rng))
+        return slot if cost.item(slot) < _INFINITY else None
     if not bits & (bits - 1):  # a session's one home
         slot = bits.bit_length() - 1
         return slot if cost.item(slot) < _INFINITY else None
@@ -211,6 +214,6 @@ def _least_of(cost: Column, bits: int, rng: Rng) -> int | None:
     least = min(costs)
     if least == _INFINITY:
         return None
-    limit = least + max(TIE_SECONDS, TIE_RATIO * least)
+    limit = _tied_up_to(least)
     tied = [slot for slot, value in zip(slots, costs, strict=True) if value <= limit]
     return tied[0] if len(tied) == 1 else tied[int(rng.random() * len(tied))]

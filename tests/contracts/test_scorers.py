@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from picker.config import Config, Routing, Weights
+from picker.prefix.index import NO_MATCH, Match
 from picker.scheduling import normalized, scorers
 from picker.scheduling.columns import Columns
 
@@ -19,17 +20,19 @@ def columns(width: int, *, kind: str = "busy", **more: Any) -> Columns:
     scale = {"idle": 0.0, "busy": 1.0, "full": 1e6, "unknown": 1.0}[kind]
     gauges = np.full(width, np.nan) if kind == "unknown" else rng.random(width)
     prompt = 25_600.0
-    matched = np.floor(rng.random(width) * 2) * prompt if kind != "idle" else np.zeros(width)
+    holds = rng.random(width) > 0.5 if kind != "idle" else np.zeros(width, dtype=bool)
+    holders = sum(1 << slot for slot in np.flatnonzero(holds).tolist())
+    matched = holds * prompt
     values: dict[str, Any] = {
         "prompt_tokens": prompt,
+        "bytes_per_token": 4.0,
         "output_tokens": 250.0,
         "mean_uncached_tokens": 512.0,
-        "matchable_tokens": prompt,
-        "matched_tokens": matched,
+        "match": Match(((holders, 100),) if holders else (), (), 100),
         "unmatched_tokens": prompt - matched,
         "requests": np.floor(rng.random(width) * 10 * scale),
         "backlog_tokens": rng.random(width) * 1e4 * scale,
-        "foreign_requests": np.zeros(width) if kind == "unknown" else np.floor(rng.random(width) * 5 * scale),
+        "foreign_requests": None if kind == "unknown" else np.floor(rng.random(width) * 5 * scale),
         "mean_output_tokens": 250.0,
         "step_seconds": rng.random(width) * 1e-2 * scale,
         "memory_tokens": rng.random(width) * 1e5 * scale,
@@ -85,7 +88,7 @@ def test_a_scorer_stands_the_edges(name, edge):
 
 @pytest.mark.parametrize("name", sorted(scorers.SCORERS))
 def test_a_slower_or_fuller_endpoint_never_scores_better(name):
-    base = columns(2, kind="busy", matched_tokens=np.zeros(2), unmatched_tokens=np.full(2, 25_600.0))
+    base = columns(2, kind="busy", match=NO_MATCH, unmatched_tokens=np.full(2, 25_600.0))
     counted = ("requests", "backlog_tokens", "foreign_requests", "memory_tokens", "step_seconds")
     for worse in (*counted, "rate_inverse"):
         column = np.array([1.0, 2.0]) * {"rate_inverse": 1e-4, "step_seconds": 1e-2}.get(worse, 1e5)

@@ -17,19 +17,23 @@ from picker.scheduling.columns import Columns
 
 def seconds(columns: Columns) -> Column:
     """One value a slot."""
-    routing = columns.routing
     output = columns.mean_output_tokens
+    backlog: Column
+    if columns.foreign_requests is None:
+        backlog = columns.backlog_tokens * columns.rate_inverse
+    else:
+        backlog = columns.foreign_requests * columns.mean_uncached_tokens
+        backlog += columns.backlog_tokens
+        backlog *= columns.rate_inverse
     overflow: Column = columns.requests * (output / 2)
     overflow += columns.memory_tokens
     overflow += columns.new_tokens
     overflow -= columns.capacity_tokens
-    np.maximum(overflow, 0.0, out=overflow)
-    overflow /= columns.capacity_tokens
-    turnover: Column = columns.step_seconds + routing.decode_step_seconds
-    turnover *= output * routing.overflow_wait
-    overflow *= turnover
-    backlog: Column = columns.foreign_requests * columns.mean_uncached_tokens
-    backlog += columns.backlog_tokens
-    backlog *= columns.rate_inverse
-    backlog += overflow
+    if overflow.item(overflow.argmax()) > 0.0:  # else nobody is full, which is the rule
+        routing = columns.routing
+        np.maximum(overflow, 0.0, out=overflow)
+        overflow /= columns.capacity_tokens
+        overflow *= output * routing.overflow_wait
+        overflow *= columns.step_seconds + routing.decode_step_seconds
+        backlog += overflow
     return backlog
