@@ -58,7 +58,7 @@ class Cell(msgspec.Struct, kw_only=True):
 async def measure(
     cell: Cell, contestant: Contestant, wanted: list[Session], servers: Sequence[str], servers_pid: int
 ) -> Cell:
-    """Fill in `cell`. `servers_pid`: the model servers' process. Raises `StartError` where there is nothing to measure, in one line."""
+    """Fill in `cell`. `servers_pid`: the model servers' process. Raises `StartError`, in one line, where it cannot."""
     async with aiohttp.ClientSession() as http:
         await _empty_caches(http, servers)
         async with contestant.start(servers) as running:

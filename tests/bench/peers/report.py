@@ -45,7 +45,7 @@ def show_median(unit: str, found: Median | None) -> str:
 
 def progress(cell: Cell) -> str:
     """One cell, as it ends."""
-    ttft = show_value("seconds", cell.ttft and cell.ttft.p95)
+    ttft = show_value("seconds", None if cell.ttft is None else cell.ttft.p95)
     words = (
         f"round {cell.round + 1} {cell.workload}, {cell.contestant}: {cell.requests} requests in {cell.seconds:.1f} s, "
         f"hit rate {show_value('share', cell.hit_rate)}, TTFT p95 {ttft}, idle {show_value('share', cell.idle_share)} "
@@ -136,7 +136,8 @@ def sentence(win: Win) -> str:
     apart = _apart(win.figure, win.theirs, win.ours)
     theirs, ours = (show_value(unit, found.middle) for found in (win.theirs, win.ours))
     return (
-        f"`{win.workload}`, {win.figure.title}: {win.contestant} {theirs} against the picker's {ours}{by}; better in {win.rounds_better} of {win.rounds} rounds"
+        f"`{win.workload}`, {win.figure.title}: {win.contestant} {theirs} against the picker's {ours}{by}; "
+        f"better in {win.rounds_better} of {win.rounds} rounds"
         f"{'' if apart else ', ranges overlap'}."
     )
 

@@ -27,8 +27,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A cell; `None`: what comes within the workload's own seconds."""
     seed: int = 1
     server_ports: tuple[int, ...] = (0,) * workload.REPLICAS
-    speed: float = 1.0
-    """Engine seconds a second."""
 
 
 class Line(msgspec.Struct, kw_only=True):
@@ -94,7 +92,7 @@ async def run(
 ) -> float:
     """All cells; returns how long they took, seconds. `done` gets each cell as it ends. Raises `ChildError`."""
     began = time.monotonic()
-    flags = ["--ports", ",".join(map(str, plan.server_ports)), "--speed", str(plan.speed)]
+    flags = ["--ports", ",".join(map(str, plan.server_ports))]
     capacity = ["--kv-capacity-tokens", str(workload.KV_CAPACITY_TOKENS)]
     async with Child("the model servers", "picker.sim.model_server", *flags, *capacity) as child:
         servers = child.ready.split(",")
@@ -102,7 +100,7 @@ async def run(
         for round_number in range(plan.rounds):
             for name in plan.workloads:
                 seed = workload.seed_of(plan.seed, round_number, name)
-                wanted = workload.draw(name, seed, plan.requests)
+                wanted = workload.draw(name, seed, plan.requests, len(servers))
                 pairs = order(list(zip(contestants, lines, strict=True)), round_number)
                 for position, (contestant, line) in enumerate(pairs):
                     if line.absent is not None:

@@ -53,13 +53,23 @@ def router_cpu(cell: Cell) -> float | None:
     return None if not values or None in values else sum(value for value in values if value is not None)
 
 
+def _time(kind: str, which: str) -> Callable[[Cell], float | None]:
+    """One of a cell's times: `ttft` or `e2e`, its mean or a percentile."""
+
+    def value(cell: Cell) -> float | None:
+        times = getattr(cell, kind)
+        return None if times is None else float(getattr(times, which))
+
+    return value
+
+
 FIGURES = (
     Figure(title="hit rate", value=lambda cell: cell.hit_rate, unit="share", more_is_better=True),
-    Figure(title="TTFT mean", value=lambda cell: cell.ttft and cell.ttft.mean, unit="seconds"),
-    Figure(title="TTFT p50", value=lambda cell: cell.ttft and cell.ttft.p50, unit="seconds"),
-    Figure(title="TTFT p95", value=lambda cell: cell.ttft and cell.ttft.p95, unit="seconds"),
-    Figure(title="E2E p50", value=lambda cell: cell.e2e and cell.e2e.p50, unit="seconds"),
-    Figure(title="E2E p95", value=lambda cell: cell.e2e and cell.e2e.p95, unit="seconds"),
+    Figure(title="TTFT mean", value=_time("ttft", "mean"), unit="seconds"),
+    Figure(title="TTFT p50", value=_time("ttft", "p50"), unit="seconds"),
+    Figure(title="TTFT p95", value=_time("ttft", "p95"), unit="seconds"),
+    Figure(title="E2E p50", value=_time("e2e", "p50"), unit="seconds"),
+    Figure(title="E2E p95", value=_time("e2e", "p95"), unit="seconds"),
     Figure(title="busiest / mean", value=lambda cell: cell.busiest_over_mean, unit="times", compared=False),
     Figure(title="CPU us a request", value=router_cpu, unit="us"),
 )
