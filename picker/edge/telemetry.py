@@ -1,7 +1,8 @@
 """Our own metrics: one call a request, one page a scrape.
 
-`finished()` is the hot path: a few dict look-ups and list increments. Everything that is a
-state rather than an event (pool, index, in flight) is asked for when the page is read.
+`finished()` is the hot path: one look-up for all the counters that requests of the same kind raise
+together (`_Tally`, spread over the families when the page is read), and a list increment for each
+histogram. Everything that is a state rather than an event (pool, index, in flight) is asked for when the page is read.
 
 Two sets of names stand side by side: ours (`picker_*`), and those that dashboards and
 autoscalers know from the Gateway API Inference Extension (`inference_objective_*`,
@@ -23,7 +24,21 @@ from picker.version import __version__
 
 MODELS_MAX = 100
 ATTEMPTS_MAX = 10_000
+TALLIES_MAX = 1_024
+"""Kinds of requests that are counted apart before they are spread: 3 us each, once."""
 WORDS_MAX = 100
+
+
+class _Tally:
+    """How many requests ended that agree in everything that counters tell apart. `series` is `None` for the unseen."""
+
+    __slots__ = ("count", "model", "sample", "series")
+
+    def __init__(self, sample: Finished, model: str, series: ModelSeries | None) -> None:
+        self.count = 0
+        self.sample = sample
+        self.model = model
+        self.series = series
 
 
 class Telemetry:
@@ -55,55 +70,99 @@ class Telemetry:
         self._models_label = CappedLabel(models_max)
         self._words_label = CappedLabel(WORDS_MAX)
         self._models: dict[str, ModelSeries] = {}
+        self._tallies: dict[tuple[object, ...], _Tally] = {}
         self._reload_ok: bool | None = None
 
     def finished(self, finished: Finished) -> None:
         """Count one exchange. Called exactly once for each, however it ended."""
-        outcome = finished.outcome
-        self._requests.child(outcome.value, finished.path)[0] += 1
-        if outcome is Outcome.UNSEEN:
+        key = (
+            finished.outcome,
+            finished.path,
+            finished.model,
+            finished.priority,
+            finished.status,
+            finished.reason,
+            finished.address,
+            finished.reject_word,
+        )
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies[key] = self._tally(finished)
+        tally.count += 1
+        series = tally.series
+        if series is None:
             return
-        status = finished.status
-        served = status is not None and status < 400
+        series.observe(finished)
+        if finished.decision_seconds is not None:
+            self._decision_seconds.observe(finished.decision_seconds)
+        share = finished.matched_share
+        if share is not None and finished.reason is not None:
+            self._picked(finished, share)
+
+    def _tally(self, finished: Finished) -> _Tally:
+        """For requests of a kind not seen since the last spreading."""
+        if len(self._tallies) >= TALLIES_MAX:
+            self._spread()
+        sample = Finished(
+            outcome=finished.outcome,
+            path=finished.path,
+            model=finished.model,
+            priority=finished.priority,
+            status=finished.status,
+            reason=finished.reason,
+            address=finished.address,
+            reject_word=finished.reject_word,
+        )
+        if finished.outcome is Outcome.UNSEEN:
+            return _Tally(sample, "", None)
+        served = finished.status is not None and finished.status < 400
+        known = len(self._models_label)
         model = self._models_label.of(finished.model, admit=served)
+        if len(self._models_label) != known:
+            self._spread()  # what was `other` until now has a name: later failures count under it
         series = self._models.get(model)
         if series is None:
             series = self._models[model] = ModelSeries()
-        series.finished(finished)
-        if finished.reason is not None:
-            self._picked(finished, model)
-        elif outcome is Outcome.UNAVAILABLE:
-            self._attempt("failure", model, "")
-        if finished.reason is None and finished.reject_word is not None:
-            self._refusals.child(self._words_label.of(finished.reject_word, admit=True))[0] += 1
-        if finished.decision_seconds is not None:
-            self._decision_seconds.observe(finished.decision_seconds)
+        return _Tally(sample, model, series)
 
-    def _picked(self, finished: Finished, model: str) -> None:
-        assert finished.reason is not None
-        self._decisions.child(finished.reason.value)[0] += 1
-        self._attempt("success", model, finished.address or "")
-        share = finished.matched_share
-        if share is not None:
-            self._matched_share.observe(share)
-            self._hit_bytes.observe(share * finished.request_bytes)
+    def _spread(self) -> None:
+        """Give every counter what the tallies hold for it."""
+        tallies, self._tallies = self._tallies, {}
+        for tally in tallies.values():
+            sample, count = tally.sample, tally.count
+            self._requests.add(sample.outcome.value, sample.path, by=count)
+            if tally.series is None:
+                continue
+            tally.series.count(sample, count)
+            if sample.reason is not None:
+                self._decisions.add(sample.reason.value, by=count)
+                self._attempt("success", tally.model, sample.address or "", count)
+                continue
+            if sample.outcome is Outcome.UNAVAILABLE:
+                self._attempt("failure", tally.model, "", count)
+            if sample.reject_word is not None:
+                self._refusals.add(self._words_label.of(sample.reject_word, admit=True), by=count)
+
+    def _picked(self, finished: Finished, share: float) -> None:
+        self._matched_share.observe(share)
+        self._hit_bytes.observe(share * finished.request_bytes)
         predicted = finished.predicted_ttft_seconds
         if predicted and finished.ttft_seconds is not None:
             self._ttft_ratio.observe(finished.ttft_seconds / predicted)
         usage = finished.usage
-        if usage is not None and usage.cached_tokens is not None and usage.input_tokens and share is not None:
+        if usage is not None and usage.cached_tokens is not None and usage.input_tokens:
             self._predicted_hit.children[()][0] += share * usage.input_tokens
             self._observed_hit.children[()][0] += usage.cached_tokens
             self._hit_base.children[()][0] += usage.input_tokens
 
-    def _attempt(self, status: str, model: str, address: str) -> None:
+    def _attempt(self, status: str, model: str, address: str, count: int) -> None:
         key = (status, model, address)
         cell = self._attempts.get(key)
         if cell is None:
             if len(self._attempts) >= ATTEMPTS_MAX:
                 key = (status, CappedLabel.OTHER, "")
             cell = self._attempts.setdefault(key, [0.0])
-        cell[0] += 1
+        cell[0] += count
 
     def config_reloaded(self, ok: bool) -> None:
         """A changed configuration file was taken (or refused, the last good one stays)."""
@@ -116,6 +175,7 @@ class Telemetry:
 
     def parts(self, openmetrics: bool = False) -> Iterator[str]:
         """The page in parts, each a small step of work. Nothing is read before the first is asked for."""
+        self._spread()
         view = self._pool_view()
         self._forget_absent(view)
         yield from family(

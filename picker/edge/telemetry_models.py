@@ -82,14 +82,18 @@ class ModelSeries:
         for attribute, _, _, bounds in _HISTOGRAMS:
             setattr(self, attribute, Histogram(bounds))
 
-    def finished(self, finished: Finished) -> None:
-        priority = finished.priority
+    def count(self, sample: Finished, count: int) -> None:
+        """So many requests ended like `sample`."""
+        priority = sample.priority
         if priority not in self.by_priority and len(self.by_priority) >= PRIORITIES_MAX:
             priority = 0
-        self.by_priority[priority] = self.by_priority.get(priority, 0) + 1
-        error = _error_code(finished)
+        self.by_priority[priority] = self.by_priority.get(priority, 0) + count
+        error = _error_code(sample)
         if error is not None:
-            self.errors[error] = self.errors.get(error, 0) + 1
+            self.errors[error] = self.errors.get(error, 0) + count
+
+    def observe(self, finished: Finished) -> None:
+        """What is different for each request."""
         self.request_bytes.observe(finished.request_bytes)
         if finished.outcome is not Outcome.COMPLETED:
             return
