@@ -6,7 +6,7 @@ A new path: one file with `parse`, one line in `PARSERS`. Everything else routes
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -64,7 +64,7 @@ _LONE_SURROGATE = re.compile(
 )
 
 
-def read_body(api: Api, body: bytes) -> InferenceRequest:
+def read_body(api: Api, body: bytes | memoryview) -> InferenceRequest:
     """Understand a body. JSON of another shape is a request without a prompt: it routes by load.
 
     Raises `InvalidBody` where it is no JSON at all. What Python's own reader accepts (NaN, lone
@@ -74,11 +74,11 @@ def read_body(api: Api, body: bytes) -> InferenceRequest:
     if len(body) > SURE_BYTES and _containers(body) > CONTAINERS_MAX:
         return unparsed(api.name, len(body))
     try:
-        return api.parse(body)
+        return api.parse(cast(bytes, body))  # every parser hands it to msgspec, which reads any buffer
     except msgspec.ValidationError:
         return unparsed(api.name, len(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _second_reading(api, body)
+        return _second_reading(api, bytes(body))
 
 
 def _second_reading(api: Api, body: bytes) -> InferenceRequest:
@@ -102,7 +102,7 @@ def _second_reading(api: Api, body: bytes) -> InferenceRequest:
     return unparsed(api.name, len(body))
 
 
-def _containers(body: bytes) -> int:
+def _containers(body: bytes | memoryview) -> int:
     """How many `{` and `[` there are: they differ in one bit."""
     return int(np.count_nonzero((np.frombuffer(body, dtype=np.uint8) | 0x20) == ord("{")))
 

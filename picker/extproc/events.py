@@ -32,9 +32,9 @@ class RequestHeaders(msgspec.Struct, frozen=True):
 
 
 class RequestBody(msgspec.Struct, frozen=True):
-    """A piece of the request's body."""
+    """A piece of the request's body, a view where it is large."""
 
-    data: bytes
+    data: bytes | memoryview
     end_of_stream: bool = False
     subset: tuple[str, ...] | None = None
 

@@ -16,7 +16,8 @@ that made a decision or showed a request; nothing of the prompt outlives the dec
 """
 
 from collections.abc import Callable, Mapping
-from enum import Enum, auto
+from enum import IntEnum, auto
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from picker.api import Api, find_api, read_body, unparsed
@@ -47,6 +48,8 @@ MODEL_CHARS_MAX = 256
 
 TRACE_PARENT_CHARS_MAX = 256
 """Version 00 has 55; later ones may append."""
+
+_REMEMBERED_PATH_CHARS_MAX = 128
 
 _UNKNOWN = Path(OTHER)
 _STORED = ("responses", "conversations")
@@ -101,8 +104,8 @@ class Policy(Protocol):
         """The request is over."""
 
 
-class Phase(Enum):
-    """Where an exchange stands."""
+class Phase(IntEnum):
+    """Where an exchange stands. Integers: each event is a look-up in `_TRANSITIONS`, and an Enum hashes slowly."""
 
     START = auto()
     COLLECTING = auto()
@@ -131,7 +134,6 @@ class Exchange:
         "_body_bytes",
         "_booking",
         "_clock",
-        "_deadline",
         "_decided",
         "_explain",
         "_finished",
@@ -152,6 +154,7 @@ class Exchange:
         "_streams",
         "_subset",
         "_success",
+        "deadline_seconds",
         "problem",
     )
 
@@ -171,7 +174,8 @@ class Exchange:
         self._decided = decided
         self._phase = Phase.START
         self._started_at = 0.0
-        self._deadline: float | None = None
+        self.deadline_seconds: float | None = None
+        """When `expire` wants to be called, on the exchange's clock."""
         self._headers: Mapping[str, str] = {}
         self._api: Api | None = None
         self._path = _UNKNOWN
@@ -180,7 +184,7 @@ class Exchange:
         self._objective: str | None = None
         self._request_mode: int | None = None
         self._response_mode: int | None = None
-        self._body: list[bytes] = []
+        self._body: list[bytes | memoryview] = []
         self._body_bytes = 0
         self._request_ended = False
         self._response_ended = False
@@ -191,11 +195,6 @@ class Exchange:
         self._ids: ResponseIdReader | None = None
         self._explain: str | None = None
         self._record: Finished | None = None
-
-    @property
-    def deadline_seconds(self) -> float | None:
-        """When `expire` wants to be called, on the exchange's clock."""
-        return self._deadline
 
     @property
     def phase(self) -> Phase:
@@ -215,9 +214,9 @@ class Exchange:
 
     def expire(self, now: float) -> list[replies.Reply]:
         """The deadline passed: the body did not come in time, or the proxy waits for us."""
-        if self._deadline is None or now < self._deadline or self._phase is not Phase.COLLECTING:
+        if self.deadline_seconds is None or now < self.deadline_seconds or self._phase is not Phase.COLLECTING:
             return []
-        self._deadline = None
+        self.deadline_seconds = None
         if self._request_mode is None and not self._body:
             self._request_mode = BodyMode.BUFFERED
             self._response_mode = self._response_mode if self._response_mode is not None else BodyMode.STREAMED
@@ -243,7 +242,7 @@ class Exchange:
             return
         responding = self._phase is Phase.RESPONSE
         self._phase = Phase.CLOSED
-        self._deadline = None
+        self.deadline_seconds = None
         if self._record is None:
             return
         # With response bodies not sent, the stream's end is the response's end.
@@ -258,11 +257,13 @@ class Exchange:
         self._request_mode, self._response_mode = event.request_mode, event.response_mode
         self._subset = event.subset
         self._request_ended = event.end_of_stream
-        self._objective = next((headers[name] for name in OBJECTIVE_HEADERS if name in headers), None)
+        for name in OBJECTIVE_HEADERS:
+            if name in headers:
+                self._objective = headers[name]
+                break
         path = headers.get(":path", "")
-        known = find_api(path)
+        known, self._path = _remembered_names(path) if len(path) <= _REMEMBERED_PATH_CHARS_MAX else _names(path)
         self._api = known if known is not None and self._readable() else None
-        self._path = Path(known.name) if known is not None else find_path(path)
         self._record = Finished(
             outcome=Outcome.ABORTED,
             path=self._path.name,
@@ -286,7 +287,7 @@ class Exchange:
             return self._too_large()
         self._phase = Phase.COLLECTING
         wait = MODE_WAIT_SECONDS if self._request_mode is None else self._policy.limits.body_wait_seconds
-        self._deadline = self._clock() + wait
+        self.deadline_seconds = self._clock() + wait
         return [replies.ContinueRequestHeaders()] if self._request_mode == BodyMode.BUFFERED else []
 
     def _readable(self) -> bool:
@@ -303,22 +304,25 @@ class Exchange:
     def _on_body(self, event: events.RequestBody, received_at: float) -> list[replies.Reply]:
         if self._request_mode is None:
             self._request_mode = BodyMode.FULL_DUPLEX_STREAMED  # it did not wait for our answer
-            self._deadline = self._clock() + self._policy.limits.body_wait_seconds
+            self.deadline_seconds = self._clock() + self._policy.limits.body_wait_seconds
         if event.subset is not None:
             self._subset = event.subset
         self._body_bytes += len(event.data)
         if self._body_bytes > self._policy.limits.request_body_bytes_max:
             return self._too_large()
         if event.data:
-            body = self._body
-            if body and len(body[-1]) < SMALL_CHUNK_BYTES and len(event.data) < SMALL_CHUNK_BYTES:
-                body[-1] += event.data
-            else:
-                body.append(event.data)
+            self._collect(event.data)
         if not event.end_of_stream and self._request_mode == BodyMode.FULL_DUPLEX_STREAMED:
             return []
         self._request_ended = event.end_of_stream
         return self._decide_on_body(received_at)
+
+    def _collect(self, data: bytes | memoryview) -> None:
+        body = self._body
+        if body and len(data) < SMALL_CHUNK_BYTES and len(body[-1]) < SMALL_CHUNK_BYTES:
+            body[-1] = b"".join((body[-1], data))
+        else:
+            body.append(data)
 
     def _on_request_end_by_trailers(self, event: events.RequestTrailers, received_at: float) -> list[replies.Reply]:
         """Trailers end the body in place of an end of stream."""
@@ -366,7 +370,7 @@ class Exchange:
         record = self._record
         assert record is not None
         began = began if began is not None else self._clock()
-        self._deadline = None
+        self.deadline_seconds = None
         decision = self._policy.decide(
             request,
             subset=self._subset,
@@ -420,7 +424,7 @@ class Exchange:
         self, status: int, message: str, word: str, outcome: Outcome, *, retry_after: int | None = None
     ) -> list[replies.Reply]:
         self._phase = Phase.REJECTED
-        self._deadline = None
+        self.deadline_seconds = None
         self._body = []
         record = self._record
         assert record is not None
@@ -437,7 +441,7 @@ class Exchange:
             self._started_at = received_at
             self._request_mode, self._response_mode = event.request_mode, event.response_mode
             self._record = Finished(outcome=Outcome.UNSEEN, path=OTHER)
-        self._deadline = None
+        self.deadline_seconds = None
         self._body = []
         return self._begin_response(event)
 
@@ -462,10 +466,11 @@ class Exchange:
             self._streams = self._success and (sse or (record is not None and record.streaming))
             if not self._streams:
                 self._policy.not_streamed(booking)
-            if self._success and self._api is not None and "content-encoding" not in event.headers:
-                self._reader = UsageReader(sse=sse)
-            if self._success and self._creates() and "content-encoding" not in event.headers:
-                self._ids = ResponseIdReader()
+            if self._success and self._response_mode != BodyMode.NONE and "content-encoding" not in event.headers:
+                if self._api is not None:
+                    self._reader = UsageReader(sse=sse)
+                if self._creates():
+                    self._ids = ResponseIdReader()
         if event.end_of_stream:
             self._response_over()
         return [replies.ContinueResponseHeaders(self._explain)]
@@ -557,20 +562,29 @@ class Exchange:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
+def _names(path: str) -> tuple[Api | None, Path]:
+    """The API whose body is read at a path, and what the path is called."""
+    known = find_api(path)
+    return known, Path(known.name) if known is not None else find_path(path)
+
+
+_remembered_names = lru_cache(maxsize=512)(_names)
+
+
 def _status(headers: Mapping[str, str]) -> int | None:
     text = headers.get(":status", "")
     return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else None
 
 
 def _pieces(
-    kind: type[replies.EchoRequestBody] | type[replies.EchoResponseBody], data: bytes, end_of_stream: bool
+    kind: type[replies.EchoRequestBody] | type[replies.EchoResponseBody], data: bytes | memoryview, end_of_stream: bool
 ) -> list[replies.Reply]:
     """`data` in pieces of at most `ECHO_BYTES_MAX`, the end flag on the last."""
     limit = replies.ECHO_BYTES_MAX
     if len(data) <= limit:
         return [kind(data, end_of_stream)]
     last = (len(data) - 1) // limit * limit
-    view = memoryview(data)  # copied once, where the wire frames it
+    view = memoryview(data)  # not copied before the socket
     return [kind(view[at : at + limit], end_of_stream and at == last) for at in range(0, len(data), limit)]
 
 

@@ -8,7 +8,9 @@ once; pieces of body are framed by hand, because full-duplex sends one a token.
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from struct import Struct
+from struct import error as StructError
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -43,9 +45,48 @@ RESPONSE_HEADERS_READ = frozenset({":status", "content-type", "content-encoding"
 
 _parse = pb.ProcessingRequest.FromString
 
+# ProcessingRequest's fields, wire type 2 (protos/picker/ext_proc.proto).
+_IS_REQUEST_HEADERS, _IS_RESPONSE_HEADERS, _IS_REQUEST_BODY, _IS_RESPONSE_BODY = 0x12, 0x1A, 0x22, 0x2A
+_ARE_BODIES = frozenset((_IS_REQUEST_BODY, _IS_RESPONSE_BODY))
+_PAIR = Struct(">L").unpack_from
+
+_VIEW_BYTES_MIN = 16_384
+"""A larger piece of body is a view of its message: a copy of it would cost more than all the rest."""
+_REST_BYTES_MAX = 512
+"""What stands beside a message's content is remembered by its bytes up to this length."""
+
+
+class _Rest(NamedTuple):
+    """What stands beside the content: metadata and the proxy's modes."""
+
+    subset: tuple[str, ...] | None
+    served: str | None
+    request_mode: int | None
+    response_mode: int | None
+
 
 def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> events.Event:
-    """One message of the proxy. `also_read`: more request headers that configuration asks for."""
+    """One message of the proxy. `also_read`: more request headers that configuration asks for.
+
+    The four messages that every exchange is made of are read field by field, in the one order in which proxies
+    write them; any other shape goes to protobuf's own parser, which is dearer and copies a body twice.
+    """
+    event: events.Event | None = None
+    try:
+        kind = message[0]
+        if kind in _ARE_BODIES:
+            event = _body(message, kind)
+        elif kind == _IS_REQUEST_HEADERS:
+            event = _request_headers(message, _wanted(also_read) if also_read else _REQUEST_NAMES)
+        elif kind == _IS_RESPONSE_HEADERS:
+            event = _response_headers(message)
+    except (IndexError, StructError, UnicodeDecodeError):
+        pass  # cut short, or a value that is not UTF-8
+    return event if event is not None else _decode_any(message, also_read)
+
+
+def _decode_any(message: bytes, also_read: frozenset[str]) -> events.Event:
+    """A message of any shape."""
     try:
         parsed = _parse(message)
     except DecodeError:
@@ -59,8 +100,7 @@ def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> events
         return events.RequestBody(body.body, body.end_of_stream, _subset(parsed))
     if which == "request_headers":
         part = parsed.request_headers
-        wanted = REQUEST_HEADERS_READ | also_read if also_read else REQUEST_HEADERS_READ
-        headers = _headers(part.headers.headers, wanted)
+        headers = _headers(part.headers.headers, REQUEST_HEADERS_READ | also_read)
         return events.RequestHeaders(headers, part.end_of_stream, *_modes(parsed), _subset(parsed))
     if which == "response_headers":
         part = parsed.response_headers
@@ -71,6 +111,144 @@ def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> events
     if which == "response_trailers":
         return events.ResponseTrailers()
     return events.Malformed("a ProcessingRequest without content")
+
+
+# Field by field. `None` says: not the usual shape, let protobuf read it. `IndexError` says the same.
+
+
+def _length(message: bytes, at: int) -> tuple[int, int]:
+    """A length of up to four bytes, and where what it measures begins."""
+    value, shift = 0, 0
+    while shift < 28:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise IndexError
+
+
+def _body(message: bytes, kind: int) -> events.RequestBody | events.ResponseBody | None:
+    """HttpBody{body = 1, end_of_stream = 2}."""
+    size, at = (message[1], 2) if message[1] < 0x80 else _length(message, 1)
+    end = at + size
+    stop = at
+    if size and message[at] == 0x0A:
+        size, at = (message[at + 1], at + 2) if message[at + 1] < 0x80 else _length(message, at + 1)
+        stop = at + size
+    if stop == end:
+        last = False
+    elif stop + 2 == end and message[stop] == 0x10 and message[stop + 1] < 2:
+        last = message[stop + 1] == 1
+    else:
+        return None
+    rest = _rest_of(message, end)
+    if rest is None:
+        return None
+    if kind == _IS_RESPONSE_BODY:
+        return events.ResponseBody(message[at:stop], last)
+    data = message[at:stop] if stop - at < _VIEW_BYTES_MIN else memoryview(message)[at:stop]
+    return events.RequestBody(data, last, rest.subset)
+
+
+def _request_headers(message: bytes, names: Mapping[bytes, str]) -> events.RequestHeaders | None:
+    found: dict[str, str] = {}
+    end = _http_headers(message, names, found)
+    rest = None if end is None else _rest_of(message, abs(end))
+    if end is None or rest is None:
+        return None
+    return events.RequestHeaders(found, end < 0, rest.request_mode, rest.response_mode, rest.subset)
+
+
+def _response_headers(message: bytes) -> events.ResponseHeaders | None:
+    found: dict[str, str] = {}
+    end = _http_headers(message, _RESPONSE_NAMES, found)
+    rest = None if end is None else _rest_of(message, abs(end))
+    if end is None or rest is None:
+        return None
+    return events.ResponseHeaders(found, end < 0, rest.served, rest.request_mode, rest.response_mode)
+
+
+def _http_headers(message: bytes, names: Mapping[bytes, str], found: dict[str, str]) -> int | None:
+    """HttpHeaders{headers = 1{repeated 1{key = 1, raw_value = 3}}, end_of_stream = 3}: the wanted ones into `found`.
+
+    Returns where it ends, negative where it says that it is the end of the stream.
+    """
+    size, at = (message[1], 2) if message[1] < 0x80 else _length(message, 1)
+    end = at + size
+    if message[at] != 0x0A:
+        return None
+    size, at = (message[at + 1], at + 2) if message[at + 1] < 0x80 else _length(message, at + 1)
+    stop = at + size
+    if stop == end:
+        signed_end = end
+    elif stop + 2 == end and message[stop] == 0x18 and message[stop + 1] == 1:
+        signed_end = -end
+    else:
+        return None
+    get = names.get
+    while at < stop:
+        # A pair's first four bytes in one look: its tag and length, its key's tag and length.
+        (begin,) = _PAIR(message, at)
+        if begin & 0xFF80_FF80 == 0x0A00_0A00:
+            following = at + 2 + (begin >> 16 & 0x7F)
+            at += 4
+            value_at = at + (begin & 0x7F)
+        else:
+            if message[at] != 0x0A:
+                return None
+            size, at = _length(message, at + 1)
+            if message[at] != 0x0A or message[at + 1] > 0x7F:
+                return None
+            following, at, value_at = at + size, at + 2, at + 2 + message[at + 1]
+        key = message[at:value_at]
+        name = get(key)
+        if name is not None:
+            if message[value_at] != 0x1A:
+                return None
+            size, at = message[value_at + 1], value_at + 2
+            if size > 0x7F:
+                size, at = _length(message, value_at + 1)
+            if at + size != following:
+                return None
+            if name not in found:
+                found[name] = message[at:following].decode()
+        elif value_at > following or not key.islower():
+            return None
+        at = following
+    return signed_end if at == stop else None
+
+
+def _rest_of(message: bytes, at: int) -> _Rest | None:
+    """What stands behind the content."""
+    left = len(message) - at
+    if left <= 0:
+        return _NO_REST if left == 0 else None
+    return _remembered_rest(message[at:]) if left <= _REST_BYTES_MAX else _rest(message[at:])
+
+
+def _rest(rest: bytes) -> _Rest | None:
+    try:
+        parsed = _parse(rest)
+    except DecodeError:
+        return None
+    if parsed.WhichOneof("request") is not None:
+        return None  # content twice: protobuf says which holds
+    return _Rest(_subset(parsed), _served(parsed), *_modes(parsed))
+
+
+_remembered_rest = lru_cache(maxsize=1024)(_rest)
+_NO_REST = _Rest(None, None, None, None)
+
+
+@lru_cache(maxsize=8)
+def _wanted(also_read: frozenset[str]) -> Mapping[bytes, str]:
+    return {name.encode(): name for name in REQUEST_HEADERS_READ | also_read}
+
+
+_REQUEST_NAMES = _wanted(frozenset())
+_RESPONSE_NAMES = {name.encode(): name for name in RESPONSE_HEADERS_READ}
 
 
 def encode(reply: replies.Reply) -> bytes:

@@ -64,9 +64,8 @@ def test_any_bytes_are_an_event(data):
     assert isinstance(wire.decode(data), EVENTS)
 
 
-@settings(max_examples=800, deadline=None)
-@given(st.sampled_from(MESSAGES), st.integers(0, 2**32), st.integers(1, 8))
-def test_a_message_damaged_anywhere_is_an_event(message, seed, damages):
+def damaged(message: bytes, seed: int, damages: int) -> bytes:
+    """`message` with bits turned, bytes missing, bytes more, an early end, or another message behind it."""
     rng = Random(seed)
     data = bytearray(message)
     for _ in range(damages):
@@ -82,7 +81,65 @@ def test_a_message_damaged_anywhere_is_an_event(message, seed, damages):
             data = data[:at]
         else:
             data += rng.choice(MESSAGES)
-    assert isinstance(wire.decode(bytes(data)), EVENTS)
+    return bytes(data)
+
+
+@settings(max_examples=800, deadline=None)
+@given(st.sampled_from(MESSAGES), st.integers(0, 2**32), st.integers(0, 8))
+def test_a_message_damaged_anywhere_is_an_event_and_what_protobuf_reads_of_it(message, seed, damages):
+    data = damaged(message, seed, damages)
+    event, expected = wire.decode(data), wire._decode_any(data, frozenset())
+    assert isinstance(event, EVENTS)
+    # What protobuf refuses may pass: text of a header that nobody reads is not looked into.
+    assert event == expected or isinstance(expected, events.Malformed)
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=200)
+names = st.sampled_from(sorted(wire.REQUEST_HEADERS_READ | {":status", "x-other", "X-Request-Id", "x" * 130, ""}))
+
+
+@st.composite
+def any_message(draw):
+    """What a proxy may send: headers or a body of any size, in any form that the protocol allows."""
+    message = pb.ProcessingRequest()
+    kind = draw(st.sampled_from(["request_headers", "response_headers", "request_body", "response_body"]))
+    part = getattr(message, kind)
+    part.SetInParent()
+    part.end_of_stream = draw(st.booleans())
+    if kind.endswith("headers"):
+        for name in draw(st.lists(names, max_size=12)):
+            header = part.headers.headers.add(key=name)
+            if draw(st.booleans()):
+                header.raw_value = draw(st.binary(max_size=300))
+            else:
+                header.value = draw(texts)
+    else:
+        part.body = b"\x0a" * draw(st.sampled_from([0, 1, 100, 127, 128, 16_383, 16_384, 2_200_000]))
+    if draw(st.booleans()):
+        message.protocol_config.request_body_mode = draw(st.integers(0, 5))
+        message.protocol_config.response_body_mode = draw(st.integers(0, 5))
+    if draw(st.booleans()):
+        message.metadata_context.SetInParent()
+    if draw(st.booleans()):
+        message.metadata_context.filter_metadata["envoy.lb"].update(
+            {wire.SERVED_KEY: draw(texts), "more": "x" * draw(st.sampled_from([1, 600]))}
+        )
+    if draw(st.booleans()):
+        message.metadata_context.filter_metadata[wire.SUBSET_NAMESPACE].update({wire.SUBSET_KEY: draw(texts)})
+    return message.SerializeToString()
+
+
+@settings(max_examples=500, deadline=None)
+@given(any_message())
+def test_reading_field_by_field_is_reading_as_protobuf_does(message):
+    assert wire.decode(message) == wire._decode_any(message, frozenset())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=400))
+def test_any_bytes_mean_what_protobuf_reads(data):
+    expected = wire._decode_any(data, frozenset())
+    assert isinstance(expected, events.Malformed) or wire.decode(data) == expected
 
 
 def test_nested_beyond_reason_is_malformed():
