@@ -8,8 +8,8 @@ them does I/O, reads a clock or rolls dice: `now` and `rng` are passed in.
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from picker.api.hints import NO_HINTS, HintRules, Hints, hint_rules
@@ -31,6 +31,7 @@ from picker.scheduling.columns import Columns
 from picker.scheduling.ejection import EjectionBook
 from picker.scheduling.filters import FILTERS
 from picker.scheduling.filters.query import Query
+from picker.scheduling.loads import BACKLOG_SECONDS, Loads
 from picker.scheduling.rates import Rates
 from picker.scheduling.stickiness import Stickiness, Stuck
 
@@ -62,7 +63,7 @@ class Booking:
         return self.charge.endpoint
 
 
-class _View(NamedTuple):
+class _View(msgspec.Struct):
     """What a decision looks at."""
 
     snapshot: Snapshot
@@ -87,6 +88,7 @@ class Director:
             capacity_blocks=self._index_blocks(config.routing.kv_capacity_tokens),
         )
         self.rates = Rates(config.routing, models_max=config.limits.models_max)
+        self.loads = Loads(self.ledger, self.rates)
         self.ejection = EjectionBook()
         self.adapters = AdapterBook()
         self.stickiness = Stickiness(config)
@@ -110,6 +112,7 @@ class Director:
             capacity = sample.kv_capacity_tokens if sample is not None else None
             self.index.set_capacity(endpoint.slot, None if capacity is None else self._index_blocks(capacity))
         self.rates.reconfigure(config.routing, models_max=config.limits.models_max)
+        self.loads.forget()
         self.stickiness.reconfigure(config)
         self.hint_rules = hint_rules(config)
         self._selectors = _selectors(config)
@@ -298,54 +301,42 @@ class Director:
         return saturation.all_saturated(snapshot, standing, self._backlog_seconds(snapshot), self.config.saturation)
 
     def _backlog_seconds(self, snapshot: Snapshot) -> Column:
-        backlog: Column = self.ledger.columns(snapshot.width)[1] * self.rates.rate_inverse[: snapshot.width]
+        backlog: Column = self.loads.current(snapshot)[BACKLOG_SECONDS]
         return backlog
 
     def _columns(self, request: InferenceRequest, snapshot: Snapshot, match: Match, now: float) -> Columns:
-        width, routing, rates = snapshot.width, self.config.routing, self.rates
-        bytes_per_token, mean_output = rates.model(request.model)
+        bytes_per_token, mean_output = self.rates.model(request.model)
         if request.exact_tokens:
             bytes_per_token = BYTES_PER_TOKEN_ID
         tokens = request.prompt_bytes / bytes_per_token
         output = mean_output
         if request.max_tokens is not None and request.max_tokens < output:
             output = max(0.0, request.max_tokens)
-        requests, backlog, context, memory = self.ledger.columns(width)
-        reported = snapshot.reported_context_tokens
-        memory = np.maximum(memory, reported)
-        step: Column = np.maximum(context, reported)
-        step *= routing.decode_seconds_per_token
-        step += requests * routing.decode_seconds_per_sequence
-        step += tokens * routing.decode_seconds_per_token + routing.decode_seconds_per_sequence
+        table, routing = self.loads.current(snapshot), self.config.routing
         shared: Sequence[tuple[float, float]] = ()
         if match.shared:
             shared = scheduler.copy_weights(
                 match.shared,
                 residence_seconds=self.index.residence_seconds(now),
-                fullness=_fullness(snapshot, memory, requests, mean_output),
+                fullness=self.loads.fullness(mean_output),
                 floor=routing.shared_weight,
                 bytes_per_token=bytes_per_token,
                 prompt_tokens=tokens,
             )
-        unmatched, new = scheduler.work(match, width, bytes_per_token, tokens, shared)
         return Columns(  # by position, in the order of the fields: names would cost a microsecond and a half
             tokens,
             bytes_per_token,
             output,
             mean_output,
-            rates.mean_uncached_tokens,
+            self.rates.mean_uncached_tokens,
             match,
-            unmatched,
-            requests,
-            backlog,
-            snapshot.foreign_requests,
-            step,
-            memory,
-            new,
+            shared,
+            table.copy(),
+            self.loads.rate_inverse_range,
+            snapshot.ready_bits,
             snapshot.capacity_tokens,
             snapshot.waiting_requests,
             snapshot.kv_cache_utilization,
-            rates.rate_inverse[:width],
             routing,
             self.adapters.masks(request.model, snapshot) if self.datastore.models.is_adapter(request.model) else None,
             snapshot.gpu_utilization,
@@ -354,18 +345,21 @@ class Director:
     def _book(
         self, request: InferenceRequest, view: "_View", choice: scheduler.Choice, now: float, first_chunk_visible: bool
     ) -> Picked:
-        snapshot, hints, hashes, columns = view
+        snapshot, hints, hashes, columns = view.snapshot, view.hints, view.hashes, view.columns
         slot, match = choice.slot, columns.match
         endpoint = snapshot.endpoints[slot]
         assert endpoint is not None, "chose a slot without an endpoint"
-        held, prompt_tokens = match.held_by(slot) if match.steps else 0, columns.prompt_tokens
-        uncached = max(0.0, prompt_tokens - held * BLOCK_BYTES / columns.bytes_per_token) if held else prompt_tokens
-        ttft = (columns.backlog_tokens.item(slot) + uncached) * columns.rate_inverse.item(slot)
+        prompt_tokens = columns.prompt_tokens
+        held = match.held_by(slot) if match.steps else 0
+        held_tokens = columns.held_tokens(held) if held else 0.0
+        uncached = prompt_tokens - held_tokens
+        inverse = columns.rate_inverse.item(slot)
+        ttft = endpoint.prefill_tokens * inverse + uncached * inverse
         charge = self.ledger.charge(
             endpoint,
             prefill_tokens=uncached,
             context_tokens=prompt_tokens,
-            memory_tokens=new if isinstance(new := columns.new_tokens, float) else new.item(slot),
+            memory_tokens=columns.new(held_tokens),
             now=now,
             prefill_seconds=None if first_chunk_visible and request.stream else ttft,
         )
@@ -390,7 +384,7 @@ class Director:
             reason,
             (held / match.blocks if held else 0.0) if request.prompt or hashes else None,
             booking,
-            explanation.Later(snapshot, choice, columns, reason, match.blocks),
+            explanation.Later(snapshot, choice, columns, reason, self.config),
             ttft,
             endpoint.spec.name,
             prompt_tokens,
@@ -417,11 +411,3 @@ class Director:
 def _selectors(config: Config) -> tuple[Selector, ...]:
     configured = selector(config.endpoint_labels.match, config.endpoint_labels.not_in)
     return () if configured is None else (configured,)
-
-
-def _fullness(snapshot: Snapshot, memory: Column, requests: Column, output_tokens: float) -> float:
-    """How full the KV caches are or will soon be, over the pool: 0..1."""
-    full: Column = requests * (output_tokens / 2)
-    full += memory
-    full /= snapshot.capacity_tokens
-    return min(1.0, float(full[snapshot.ready_mask].mean()))

@@ -64,6 +64,8 @@ class InflightLedger:
         self.context_tokens = np.zeros(slots)
         self.memory_tokens = np.zeros(slots)
         self.open_charges = 0
+        self.changed: set[Endpoint] = set()
+        """Whose columns changed; emptied by who keeps sums of them (scheduling/loads.py)."""
         self._due: list[tuple[float, int, Charge]] = []
         self._sequence = count()
         self._views: tuple[Column, Column, Column, Column] | None = None
@@ -137,10 +139,10 @@ class InflightLedger:
             return False
         charge.prefilling = False
         endpoint = charge.endpoint
+        self.changed.add(endpoint)
         endpoint.prefilling_requests -= 1
-        endpoint.prefill_tokens = max(0.0, endpoint.prefill_tokens - charge.prefill_tokens)
-        if not endpoint.prefilling_requests:
-            endpoint.prefill_tokens = 0.0  # no residue of rounding
+        tokens = endpoint.prefill_tokens - charge.prefill_tokens
+        endpoint.prefill_tokens = tokens if tokens > 0.0 and endpoint.prefilling_requests else 0.0  # no residue
         slot = endpoint.slot
         if slot >= 0:
             self.prefilling[slot] = endpoint.prefilling_requests
@@ -154,11 +156,13 @@ class InflightLedger:
         self.first_token(charge)
         charge.released = True
         endpoint = charge.endpoint
+        self.changed.add(endpoint)
         endpoint.in_flight_requests -= 1
-        endpoint.context_tokens = max(0.0, endpoint.context_tokens - charge.context_tokens)
-        endpoint.memory_tokens = max(0.0, endpoint.memory_tokens - charge.memory_tokens)
-        if not endpoint.in_flight_requests:
-            endpoint.context_tokens = endpoint.memory_tokens = 0.0
+        context = endpoint.context_tokens - charge.context_tokens
+        memory = endpoint.memory_tokens - charge.memory_tokens
+        running = endpoint.in_flight_requests > 0
+        endpoint.context_tokens = context if context > 0.0 and running else 0.0
+        endpoint.memory_tokens = memory if memory > 0.0 and running else 0.0
         self.open_charges -= 1
         slot = endpoint.slot
         if slot >= 0:
@@ -189,6 +193,7 @@ class InflightLedger:
             assert self.memory_tokens[endpoint.slot] == endpoint.memory_tokens
 
     def _mirror(self, endpoint: Endpoint) -> None:
+        self.changed.add(endpoint)
         slot = endpoint.slot
         if slot >= 0:
             self.requests[slot] = endpoint.in_flight_requests

@@ -186,7 +186,9 @@ class PrefixIndex:
     def record(self, hashes: "array[int]", slot: int, now: float = 0.0) -> Recorded:
         """`slot` is about to hold the whole chain. Makes it the slot's most recent. `now`: seconds, any clock."""
         bit = 1 << slot
-        self._tick = tick = max(self._tick + 1, int(now * 1e6))
+        tick, self._tick = int(now * 1e6), self._tick + 1
+        self._tick = max(self._tick, tick)
+        tick = self._tick
         recency = self._recency.get(slot)
         if recency is None:
             recency = self._recency[slot] = {}

@@ -31,6 +31,8 @@ class EjectionBook:
 
     def ejected(self, now: float) -> list[int]:
         """Slots to pass over: aside, or with a trial under way. Empty in peace, and then free."""
+        if not self._states:
+            return []
         return [
             endpoint.slot
             for endpoint, state in self._states.items()

@@ -6,8 +6,10 @@ recent decisions is kept (edge/admin.py), never one a stream.
 
 import math
 
+from picker.config import Config
 from picker.decision import EndpointView, Explanation, Reason
-from picker.pool.snapshot import Snapshot
+from picker.pool.snapshot import Column, Snapshot
+from picker.scheduling import scheduler
 from picker.scheduling.columns import Columns
 from picker.scheduling.scheduler import Choice
 
@@ -33,14 +35,14 @@ _KEPT = {
 class Later:
     """Call it for the `Explanation`."""
 
-    __slots__ = ("_blocks", "_choice", "_columns", "_reason", "_snapshot")
+    __slots__ = ("_choice", "_columns", "_config", "_reason", "_snapshot")
 
-    def __init__(self, snapshot: Snapshot, choice: Choice, columns: Columns, reason: Reason, blocks: int) -> None:
+    def __init__(self, snapshot: Snapshot, choice: Choice, columns: Columns, reason: Reason, config: Config) -> None:
         self._snapshot = snapshot
         self._choice = choice
         self._columns = columns
         self._reason = reason
-        self._blocks = blocks
+        self._config = config
 
     def __call__(self) -> Explanation:
         cost = self._choice.cost
@@ -48,20 +50,20 @@ class Later:
         share = self._columns.matched_share
         holders = [slot for slot in standing if share[slot] > 0][:_HOLDERS_MAX]
         others = [slot for slot in standing if slot != self._choice.slot and slot not in holders][:_OTHERS]
+        seconds = scheduler.seconds(self._columns, self._config)
         shown = dict.fromkeys((self._choice.slot, *holders, *others))
         return Explanation(
             reason=str(self._reason),
             summary=_SUMMARIES[self._reason],
             prompt_tokens=round(self._columns.prompt_tokens),
-            prompt_blocks=self._blocks,
-            endpoints=tuple(self._view(slot) for slot in shown),
+            prompt_blocks=self._columns.match.blocks,
+            endpoints=tuple(self._view(slot, share, seconds) for slot in shown),
         )
 
-    def _view(self, slot: int) -> EndpointView:
+    def _view(self, slot: int, share: Column, seconds: dict[str, Column]) -> EndpointView:
         endpoint = self._snapshot.endpoints[slot]
         assert endpoint is not None
         picked = slot == self._choice.slot
-        share = float(self._columns.matched_share[slot])
         cost = float(self._choice.cost[slot])
         more = cost - float(self._choice.cost[self._choice.slot])
         if picked:
@@ -73,8 +75,8 @@ class Later:
         return EndpointView(
             address=endpoint.spec.address,
             name=endpoint.spec.name,
-            matched_share=share,
-            seconds={name: float(column[slot]) for name, column in self._choice.seconds.items()},
+            matched_share=float(share[slot]),
+            seconds={name: float(column[slot]) for name, column in seconds.items()},
             cost_seconds=cost,
             picked=picked,
             why=why,

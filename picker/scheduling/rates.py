@@ -43,6 +43,7 @@ class Rates:
         self._routing = routing
         self._models_max = models_max
         self._models: OrderedDict[str, ModelSizes] = OrderedDict()
+        self._unknown = ModelSizes(routing.bytes_per_token, routing.output_tokens)
         self.rate_inverse = np.full(8, 1.0 / routing.prefill_tokens_per_second)
         self.mean_uncached_tokens = 512.0
 
@@ -51,6 +52,7 @@ class Rates:
         if not routing.learn or routing.prefill_tokens_per_second != self._routing.prefill_tokens_per_second:
             self.rate_inverse[:] = 1.0 / routing.prefill_tokens_per_second
         self._routing = routing
+        self._unknown = ModelSizes(routing.bytes_per_token, routing.output_tokens)
         self._models_max = models_max
 
     def adopt(self, slot: int) -> None:
@@ -64,8 +66,10 @@ class Rates:
 
     def model(self, name: str | None) -> ModelSizes:
         """What is known of this model's requests; the configured start where nothing is."""
-        found = self._models.get(_key(name))
-        return found or ModelSizes(self._routing.bytes_per_token, self._routing.output_tokens)
+        found = self._models.get(name or "")
+        if found is None and name is not None and len(name) > _NAME_CHARS_MAX:
+            found = self._models.get(_key(name))
+        return found or self._unknown
 
     def observe_prefill(self, slot: int, tokens: float, seconds: float) -> None:
         """A streamed answer's first chunk came `seconds` after its pick, with `tokens` to compute until then."""

@@ -10,19 +10,19 @@
 equal endpoints, do not herd. One draw decides on exploration, wherever two or more stand.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 
-from picker.config import Config
+from picker.config import Config, Weights
 from picker.decision import Reason
 from picker.pool.backoff import Rng
 from picker.pool.snapshot import Column, Mask, bits_to_slots, mask_to_bits
 from picker.prefix.blocks import BLOCK_BYTES
 from picker.prefix.index import Match, Shared
-from picker.scheduling import normalized
-from picker.scheduling.columns import FEW, Columns, put
+from picker.scheduling import fused, normalized
+from picker.scheduling.columns import FEW, Columns
 from picker.scheduling.scorers import OPTIONAL_SCORERS, SCORERS
 
 TIE_SECONDS = 1e-3
@@ -35,48 +35,13 @@ PARTIAL_TOKENS_MIN = 256
 _INFINITY = float("inf")
 
 
-class Choice(NamedTuple):
-    """What the rule chose, and the columns it chose by."""
+class Choice(msgspec.Struct, frozen=True):
+    """What the rule chose, and by which cost."""
 
     slot: int
     reason: Reason
     cost: Column
     """Infinite outside the endpoints that stood for the choice."""
-    seconds: dict[str, Column]
-    """By objective, unweighted."""
-
-
-def unmatched_tokens(matched: float, prompt_tokens: float, shared: Iterable[tuple[float, float]]) -> float:
-    """u_r of who holds `matched` tokens; what many prompts share counts less: a copy of it serves the next ones too.
-
-    `shared`: `(tokens from the start, weight)`, in rising order: each stretch counts at its weight.
-    """
-    unmatched = prompt_tokens - matched
-    start = 0.0
-    for end, weight in shared:
-        if matched < end:
-            unmatched -= min(end - matched, end - start) * (1.0 - weight)
-        start = end
-    return unmatched
-
-
-def work(
-    match: Match, width: int, bytes_per_token: float, prompt_tokens: float, shared: Sequence[tuple[float, float]]
-) -> tuple[Column, Column | float]:
-    """By slot: `(tokens to prefill, shared ones at their weight; tokens of KV cache beyond what others hold there)`."""
-    unmatched: Column = np.empty(width)
-    unmatched.fill(unmatched_tokens(0.0, prompt_tokens, shared) if shared else prompt_tokens)
-    new: Column | float = prompt_tokens
-    deepest = 0.0
-    if shared:
-        deepest = shared[-1][0]
-        new = np.full(width, prompt_tokens)
-    for bits, blocks in match.steps:
-        held = min(prompt_tokens, blocks * BLOCK_BYTES / bytes_per_token)
-        put(unmatched, bits, unmatched_tokens(held, prompt_tokens, shared) if shared else prompt_tokens - held)
-        if not isinstance(new, float):
-            put(new, bits, prompt_tokens - min(held, deepest))
-    return unmatched, new
 
 
 def copy_weights(
@@ -133,37 +98,27 @@ def choose(
     `holder`: the slot where the request's session is; if it stands, the rule is not asked.
     """
     if config.scoring == "normalized":
-        cost, seconds = normalized.cost(columns, config.weights)
+        cost = normalized.cost(columns, config.weights)[0]
     else:
-        weights = config.weights
-        seconds = {}
-        for name, scorer in SCORERS.items():
-            seconds[name] = scorer(columns)
-        cost = seconds["kv"] * (weights.kv / weights.prefix)
-        queue = seconds["queue"]
-        cost += queue if weights.queue == weights.prefix else queue * (weights.queue / weights.prefix)
-        cost += seconds["prefix"]
+        cost = fused.cost(columns, config.weights)
         if columns.adapter is not None or columns.gpu_utilization is not None:
-            for name, optional in OPTIONAL_SCORERS.items():
-                weight = getattr(weights, name)
-                column = optional(columns) if weight else None
-                if column is not None:
-                    seconds[name] = column
-                    cost += column * (weight / weights.prefix)
+            for name, column in _optional(columns, config.weights):
+                cost += column * (getattr(config.weights, name) / config.weights.prefix)
     if among is not None:
         cost[~among] = _INFINITY
     if holder is not None and cost.item(holder) < _INFINITY:
-        return Choice(holder, Reason.STICKY, cost, seconds)
+        return Choice(holder, Reason.STICKY, cost)
     best = _least(cost, rng)
     slot, reason = best, Reason.LOAD
     if hot:
         home = _least_of(cost, hot, rng)
         if home is not None:
-            unmatched = columns.unmatched_tokens.item
-            saved = unmatched(best) - unmatched(home)
-            worth = config.routing.affinity_break * max(0.0, saved) * columns.rate_inverse.item(home)
-            stays = cost.item(home) - cost.item(best) <= worth
-            slot, reason = (home, Reason.AFFINITY) if stays else (best, Reason.BREAK)
+            slot, reason = home, Reason.AFFINITY
+            if home != best:
+                saved = _unmatched(columns, best) - _unmatched(columns, home)
+                worth = config.routing.affinity_break * saved * columns.rate_inverse.item(home) if saved > 0.0 else 0.0
+                if cost.item(home) - cost.item(best) > worth:
+                    slot, reason = best, Reason.BREAK
     standing = len(cost) if among is None else np.count_nonzero(among)
     if standing > 1 and rng.random() < config.epsilon:
         here = cost.item(slot)
@@ -173,7 +128,24 @@ def choose(
         cost[slot] = here
         if regret <= config.routing.explore_regret_seconds:
             slot, reason = other, Reason.EXPLORE
-    return Choice(slot, reason, cost, seconds)
+    return Choice(slot, reason, cost)
+
+
+def seconds(columns: Columns, config: Config) -> dict[str, Column]:
+    """By objective, unweighted: what a decision's cost was made of, computed when somebody asks."""
+    if config.scoring == "normalized":
+        return normalized.cost(columns, config.weights)[1]
+    return {name: scorer(columns) for name, scorer in SCORERS.items()} | dict(_optional(columns, config.weights))
+
+
+def _optional(columns: Columns, weights: Weights) -> list[tuple[str, Column]]:
+    """The optional scorers that have a weight and something to say."""
+    asked = ((name, scorer(columns)) for name, scorer in OPTIONAL_SCORERS.items() if getattr(weights, name))
+    return [(name, column) for name, column in asked if column is not None]
+
+
+def _unmatched(columns: Columns, slot: int) -> float:
+    return columns.unmatched(columns.held_tokens(columns.match.held_by(slot)))
 
 
 def ranked(choice: Choice, count: int) -> list[int]:

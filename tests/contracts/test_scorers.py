@@ -8,43 +8,51 @@ import pytest
 
 from picker.config import Config, Routing, Weights
 from picker.prefix.index import NO_MATCH, Match
-from picker.scheduling import normalized, scorers
+from picker.scheduling import loads, normalized, scorers
 from picker.scheduling.columns import Columns
 
 ALL = {**scorers.SCORERS, **getattr(scorers, "OPTIONAL_SCORERS", {})}
 
 
-def columns(width: int, *, kind: str = "busy", **more: Any) -> Columns:
-    """Columns of `width` slots: an idle pool, a busy one, one full beyond measure, one of which nothing is known."""
+def columns(width: int, *, kind: str = "busy", rows: dict[int, Any] | None = None, **more: Any) -> Columns:
+    """Columns of `width` slots: an idle pool, a busy one, one full beyond measure, one of which nothing is known.
+
+    `rows`: other values for rows of the table; those that depend on others follow.
+    """
     rng = np.random.default_rng(width)
     scale = {"idle": 0.0, "busy": 1.0, "full": 1e6, "unknown": 1.0}[kind]
     gauges = np.full(width, np.nan) if kind == "unknown" else rng.random(width)
-    prompt = 25_600.0
     holds = rng.random(width) > 0.5 if kind != "idle" else np.zeros(width, dtype=bool)
     holders = sum(1 << slot for slot in np.flatnonzero(holds).tolist())
-    matched = holds * prompt
-    values: dict[str, Any] = {
-        "prompt_tokens": prompt,
+    table = np.ones((loads.ROWS, width))
+    table[loads.RATE_INVERSE] = 1e-4
+    table[loads.REQUESTS] = np.floor(rng.random(width) * 10 * scale)
+    table[loads.CONTEXT_TOKENS] = rng.random(width) * 1e5 * scale
+    table[loads.OVER_TOKENS] = rng.random(width) * 1e5 * scale - 4e5
+    table[loads.BACKLOG_SECONDS] = rng.random(width) * scale
+    table[loads.FOREIGN] = 0.0 if kind == "unknown" else np.floor(rng.random(width) * 5 * scale) * 1e-4
+    for row, values in (rows or {}).items():
+        table[row] = values
+    table[loads.SLOWED] = table[loads.REQUESTS] * table[loads.RATE_INVERSE]
+    table[loads.SLOWED_SQUARED] = table[loads.SLOWED] * table[loads.RATE_INVERSE]
+    inverse = table[loads.RATE_INVERSE]
+    given: dict[str, Any] = {
+        "prompt_tokens": 25_600.0,
         "bytes_per_token": 4.0,
         "output_tokens": 250.0,
+        "mean_output_tokens": 250.0,
         "mean_uncached_tokens": 512.0,
         "match": Match(((holders, 100),) if holders else (), (), 100),
-        "unmatched_tokens": prompt - matched,
-        "requests": np.floor(rng.random(width) * 10 * scale),
-        "backlog_tokens": rng.random(width) * 1e4 * scale,
-        "foreign_requests": None if kind == "unknown" else np.floor(rng.random(width) * 5 * scale),
-        "mean_output_tokens": 250.0,
-        "step_seconds": rng.random(width) * 1e-2 * scale,
-        "memory_tokens": rng.random(width) * 1e5 * scale,
-        "new_tokens": prompt - matched,
+        "shared": (),
+        "table": table,
+        "rate_inverse_range": (inverse.min(), inverse.max()),
+        "ready_bits": (1 << width) - 1,
         "capacity_tokens": np.full(width, 4e5),
         "waiting_requests": gauges * 10,
         "kv_cache_utilization": gauges,
-        "rate_inverse": np.full(width, 1e-4),
         "routing": Routing(),
-    } | more
-    known = {field.name for field in msgspec.structs.fields(Columns)}
-    return Columns(**{name: value for name, value in values.items() if name in known})
+    }
+    return Columns(**(given | more))
 
 
 def frozen(given: Columns) -> dict[str, bytes]:
@@ -79,7 +87,7 @@ def test_a_scorer_maps_columns_to_a_column_of_seconds(name, kind, width):
 @pytest.mark.parametrize("name", sorted(scorers.SCORERS))
 @pytest.mark.parametrize(
     "edge",
-    [{"prompt_tokens": 0.0, "unmatched_tokens": np.zeros(4)}, {"output_tokens": 0.0}, {"mean_uncached_tokens": 0.0}],
+    [{"prompt_tokens": 0.0, "match": NO_MATCH}, {"output_tokens": 0.0}, {"mean_uncached_tokens": 0.0}],
 )
 def test_a_scorer_stands_the_edges(name, edge):
     result = scorers.SCORERS[name](columns(4, **edge))
@@ -88,12 +96,16 @@ def test_a_scorer_stands_the_edges(name, edge):
 
 @pytest.mark.parametrize("name", sorted(scorers.SCORERS))
 def test_a_slower_or_fuller_endpoint_never_scores_better(name):
-    base = columns(2, kind="busy", match=NO_MATCH, unmatched_tokens=np.full(2, 25_600.0))
-    counted = ("requests", "backlog_tokens", "foreign_requests", "memory_tokens", "step_seconds")
-    for worse in (*counted, "rate_inverse"):
-        column = np.array([1.0, 2.0]) * {"rate_inverse": 1e-4, "step_seconds": 1e-2}.get(worse, 1e5)
-        equal = {field: np.full(2, 1.0) for field in counted}
-        given = msgspec.structs.replace(base, **(equal | {"rate_inverse": np.full(2, 1e-4)} | {worse: column}))
+    counted = {
+        loads.RATE_INVERSE: 1e-4,
+        loads.REQUESTS: 10.0,
+        loads.CONTEXT_TOKENS: 1e5,
+        loads.OVER_TOKENS: 1e5,
+        loads.BACKLOG_SECONDS: 1.0,
+        loads.FOREIGN: 1e-3,
+    }
+    for worse, much in counted.items():
+        given = columns(2, match=NO_MATCH, rows=counted | {worse: np.array([1.0, 2.0]) * much})
         result = scorers.SCORERS[name](given)
         assert result[1] >= result[0], worse
 

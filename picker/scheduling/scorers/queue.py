@@ -17,23 +17,19 @@ from picker.scheduling.columns import Columns
 
 def seconds(columns: Columns) -> Column:
     """One value a slot."""
-    output = columns.mean_output_tokens
-    backlog: Column
-    if columns.foreign_requests is None:
-        backlog = columns.backlog_tokens * columns.rate_inverse
-    else:
-        backlog = columns.foreign_requests * columns.mean_uncached_tokens
-        backlog += columns.backlog_tokens
-        backlog *= columns.rate_inverse
-    overflow: Column = columns.requests * (output / 2)
-    overflow += columns.memory_tokens
-    overflow += columns.new_tokens
-    overflow -= columns.capacity_tokens
-    if overflow.item(overflow.argmax()) > 0.0:  # else nobody is full, which is the rule
-        routing = columns.routing
-        np.maximum(overflow, 0.0, out=overflow)
-        overflow /= columns.capacity_tokens
-        overflow *= output * routing.overflow_wait
-        overflow *= columns.step_seconds + routing.decode_step_seconds
-        backlog += overflow
-    return backlog
+    wait = overflow_seconds(columns)
+    wait += columns.backlog_seconds
+    return wait
+
+
+def overflow_seconds(columns: Columns) -> Column:
+    """The wait for room alone."""
+    routing, output = columns.routing, columns.mean_output_tokens
+    wait: Column = columns.requests * (output / 2)
+    wait += columns.over_tokens
+    wait += columns.new_tokens
+    np.maximum(wait, 0.0, out=wait)
+    wait *= output * routing.overflow_wait
+    wait *= columns.step_seconds + routing.decode_step_seconds
+    wait /= columns.capacity_tokens
+    return wait

@@ -1,0 +1,126 @@
+"""The three objectives at once: what the scorers say, weighted and added, in one matrix product.
+
+Endpoints that hold equally much of a prompt have equal u and n; then each term of the rule is a
+number of this request times a row of `loads`, but for two that bend:
+
+    u / R                      u       * RATE_INVERSE
+    a d min(x, x x / T)        a u     * SLOWED           where every x = u / R is above T
+                               a u u/T * SLOWED_SQUARED   where every x is below
+    (Q + foreign mean) / R     1       * BACKLOG_SECONDS  + mean * FOREIGN
+    E s (d + 1) + E c (K + p)  E s     * REQUESTS         + E c  * CONTEXT_TOKENS + E (s + c p)
+    max(0, M + d E/2 + n - C)  1       * OVER_TOKENS      + E/2  * REQUESTS       + n, where above 0
+
+Where some x are above T and some below, or somebody is full, the scorers themselves are asked.
+Groups of few holders are put right one by one. A test holds the sum against the scorers'.
+"""
+
+import numpy as np
+
+from picker.config import Weights
+from picker.pool.snapshot import Column, bits_to_slots
+from picker.scheduling.columns import FEW, Columns
+from picker.scheduling.loads import (
+    BACKLOG_SECONDS,
+    CONTEXT_TOKENS,
+    FOREIGN,
+    ONES,
+    OVER_TOKENS,
+    RATE_INVERSE,
+    REQUESTS,
+    ROWS,
+    SLOWED,
+    SLOWED_SQUARED,
+)
+from picker.scheduling.scorers import kv, prefix, queue
+
+# The order of the sums below is that of the rows.
+assert (RATE_INVERSE, REQUESTS, CONTEXT_TOKENS, OVER_TOKENS, BACKLOG_SECONDS) == (0, 1, 2, 3, 4)
+assert (FOREIGN, SLOWED, SLOWED_SQUARED, ONES, ROWS) == (5, 6, 7, 8, 9)
+
+
+Sum = tuple[float, float, float, float, float, float, float, float, float]
+"""What each row counts."""
+
+
+def cost(columns: Columns, weights: Weights) -> Column:
+    """Seconds, weighted, by slot: a new column."""
+    queue_weight = weights.queue / weights.prefix
+    groups = _groups(columns)
+    sums = [(0.0, columns.mean_output_tokens / 2, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
+    few: list[tuple[int, float]] = []
+    many: list[int] = []
+    decoding = columns.output_tokens * weights.kv / weights.prefix
+    sequence = columns.routing.decode_seconds_per_sequence * decoding
+    token = columns.routing.decode_seconds_per_token * decoding
+    rest = (sequence, token, 0.0, queue_weight, queue_weight * columns.mean_uncached_tokens)
+    constant = sequence + token * columns.prompt_tokens
+    low, high = columns.rate_inverse_range
+    disturbance, ramp = columns.routing.decode_disturbance, columns.routing.disturbance_seconds
+    for bits, unmatched in groups:
+        if many and bits.bit_count() <= FEW:
+            few.append((bits, unmatched))
+            continue
+        many.append(bits)
+        if unmatched * high <= ramp:
+            sums.append((unmatched, *rest, 0.0, disturbance / ramp * unmatched * unmatched, constant))
+        elif unmatched * low >= ramp:
+            sums.append((unmatched, *rest, disturbance * unmatched, 0.0, constant))
+        else:
+            return _scored(columns, weights)
+    rows = np.array(sums).dot(columns.table)
+    total: Column = rows[1]
+    for number in range(2, len(sums)):
+        slots = bits_to_slots(many[number - 1], len(total))
+        total[slots] = rows[number][slots]
+    if few:
+        _put_right(total, few, groups[0][1], columns)
+    over: Column = rows[0]
+    if over.item(over.argmax()) + columns.prompt_tokens > 0.0:  # somebody may be full, which is rare
+        wait = queue.overflow_seconds(columns)
+        total += wait if queue_weight == 1.0 else wait * queue_weight
+    return total
+
+
+def _scored(columns: Columns, weights: Weights) -> Column:
+    """The same by the scorers' own words."""
+    total: Column = kv.seconds(columns) * (weights.kv / weights.prefix)
+    total += queue.seconds(columns) * (weights.queue / weights.prefix)
+    total += prefix.seconds(columns)
+    return total
+
+
+def _groups(columns: Columns) -> list[tuple[int, float]]:
+    """`(slots, u)` of those who hold equally much, the largest group first."""
+    steps, ready_bits = columns.match.steps, columns.ready_bits
+    if not steps:
+        return [(ready_bits, columns.unmatched(0.0))]
+    groups = []
+    others = ready_bits
+    for bits, blocks in steps:
+        groups.append((bits, columns.unmatched(columns.held_tokens(blocks))))
+        others &= ~bits
+    groups.append((others, columns.unmatched(0.0)))
+    largest = most = 0
+    for number, (bits, _) in enumerate(groups):
+        if bits.bit_count() > most:
+            largest, most = number, bits.bit_count()
+    groups[0], groups[largest] = groups[largest], groups[0]
+    return groups
+
+
+def _put_right(total: Column, groups: list[tuple[int, float]], thought: float, columns: Columns) -> None:
+    """The few who hold otherwise: their own prefill for that of one with `thought` tokens unmatched."""
+    routing = columns.routing
+    disturbance, ramp = routing.decode_disturbance, routing.disturbance_seconds
+    table = columns.table
+    inverses, requests = table[RATE_INVERSE], table[REQUESTS]
+    for bits, unmatched in groups:
+        while bits:
+            least = bits & -bits
+            bits ^= least
+            slot = least.bit_length() - 1
+            inverse, beside = inverses.item(slot), disturbance * requests.item(slot)
+            mine, theirs = unmatched * inverse, thought * inverse
+            mine *= 1.0 + beside * (mine / ramp if mine < ramp else 1.0)
+            theirs *= 1.0 + beside * (theirs / ramp if theirs < ramp else 1.0)
+            total[slot] += mine - theirs

@@ -1,0 +1,124 @@
+"""The pool's load in the form that costs are sums of: a row a quantity, a column a slot.
+
+For endpoints that hold equally much of a prompt, the three objectives are a weighted sum of these
+rows (fused.py), so a decision is one small matrix product however many endpoints there are. The
+rows are brought up to date before a decision: only the slots that changed since the last one,
+all of them when the snapshot is another.
+
+Invariant (`check()`): after `current(snapshot)` every row is what a rebuild would make of it.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from picker.pool.endpoint import Endpoint
+from picker.pool.inflight import InflightLedger
+from picker.pool.snapshot import Column, Snapshot
+from picker.scheduling.rates import Rates
+
+Table = npt.NDArray[np.float64]
+"""Shape `(ROWS, width)`, C order."""
+
+ROWS = 9
+(
+    RATE_INVERSE,  # seconds per token to prefill
+    REQUESTS,  # of ours in flight
+    CONTEXT_TOKENS,  # of those that decode, ours or as reported, whichever is more
+    OVER_TOKENS,  # KV cache in use, less its capacity: below 0 there is room
+    BACKLOG_SECONDS,  # what of ours is to be prefilled before a new request
+    FOREIGN,  # requests of others that wait, times RATE_INVERSE
+    SLOWED,  # REQUESTS * RATE_INVERSE
+    SLOWED_SQUARED,  # REQUESTS * RATE_INVERSE ** 2
+    ONES,
+) = range(ROWS)
+
+
+class Loads:
+    """The rows, kept current. One event loop owns it."""
+
+    def __init__(self, ledger: InflightLedger, rates: Rates) -> None:
+        self._ledger = ledger
+        self._rates = rates
+        self._snapshot: Snapshot | None = None
+        self._table: Table = np.ones((ROWS, 0))
+        self._rows: list[Column] = []
+        self.rate_inverse_range = (0.0, 0.0)
+        """All of them lie within."""
+        self.capacity_share: Column = np.zeros(0)
+        """1 / (capacity * ready endpoints), 0 where none is: its product with a row of tokens is their mean share."""
+
+    def current(self, snapshot: Snapshot) -> Table:
+        """The rows as they are now: live, to be copied by who keeps them."""
+        changed = self._ledger.changed
+        if snapshot is not self._snapshot:
+            self._rebuild(snapshot)
+        else:
+            for endpoint in changed:
+                if endpoint.slot >= 0:
+                    self._renew(endpoint, snapshot)
+        changed.clear()
+        return self._table
+
+    def fullness(self, output_tokens: float) -> float:
+        """How full the KV caches are or will soon be, over the pool, as of the last `current`: 0..1.
+
+        `output_tokens`: of the requests in flight; half of them are still to come.
+        """
+        over, requests = self._rows[OVER_TOKENS], self._rows[REQUESTS]
+        share = self.capacity_share
+        return min(1.0, 1.0 + float(over.dot(share)) + output_tokens / 2 * float(requests.dot(share)))
+
+    def forget(self) -> None:
+        """Rates changed at once for all."""
+        self._snapshot = None
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Assert the invariant. For tests."""
+        kept = self.current(snapshot).copy()
+        self._rebuild(snapshot)
+        np.testing.assert_allclose(kept, self._table, rtol=1e-12)
+        rates = self._rates.rate_inverse[: snapshot.width]
+        low, high = self.rate_inverse_range
+        assert (low <= rates).all() and (rates <= high).all()
+
+    def _renew(self, endpoint: Endpoint, snapshot: Snapshot) -> None:
+        slot, rows = endpoint.slot, self._rows
+        inverse = self._rates.rate_inverse.item(slot)
+        reported = snapshot.reported_context_tokens.item(slot)
+        context, memory = endpoint.context_tokens, endpoint.memory_tokens
+        slowed = endpoint.in_flight_requests * inverse
+        rows[REQUESTS][slot] = endpoint.in_flight_requests
+        rows[CONTEXT_TOKENS][slot] = context if context > reported else reported
+        rows[OVER_TOKENS][slot] = (memory if memory > reported else reported) - snapshot.capacity_tokens.item(slot)
+        rows[BACKLOG_SECONDS][slot] = endpoint.prefill_tokens * inverse
+        rows[SLOWED][slot] = slowed
+        rows[SLOWED_SQUARED][slot] = slowed * inverse
+        if inverse != rows[RATE_INVERSE].item(slot):
+            rows[RATE_INVERSE][slot] = inverse
+            if snapshot.foreign_requests is not None:
+                rows[FOREIGN][slot] = snapshot.foreign_requests.item(slot) * inverse
+            low, high = self.rate_inverse_range
+            self.rate_inverse_range = (min(low, inverse), max(high, inverse))
+
+    def _rebuild(self, snapshot: Snapshot) -> None:
+        width = snapshot.width
+        if self._table.shape[1] != width:
+            self._table = np.ones((ROWS, width))
+            self._rows = list(self._table)
+        rows = self._rows
+        inverse = self._rates.rate_inverse[:width]
+        requests, backlog, context, memory = self._ledger.columns(width)
+        reported, capacity = snapshot.reported_context_tokens, snapshot.capacity_tokens
+        rows[RATE_INVERSE][:] = inverse
+        rows[REQUESTS][:] = requests
+        np.maximum(context, reported, out=rows[CONTEXT_TOKENS])
+        np.maximum(memory, reported, out=rows[OVER_TOKENS])
+        rows[OVER_TOKENS] -= capacity
+        np.multiply(backlog, inverse, out=rows[BACKLOG_SECONDS])
+        foreign = snapshot.foreign_requests
+        np.multiply(0.0 if foreign is None else foreign, inverse, out=rows[FOREIGN])
+        np.multiply(requests, inverse, out=rows[SLOWED])
+        np.multiply(rows[SLOWED], inverse, out=rows[SLOWED_SQUARED])
+        self.rate_inverse_range = (float(inverse.min(initial=np.inf)), float(inverse.max(initial=0.0)))
+        self.capacity_share = snapshot.ready_mask / (capacity * max(1, snapshot.ready_count))
+        self._snapshot = snapshot
