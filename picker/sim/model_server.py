@@ -26,7 +26,7 @@ from picker.pool.endpoint import join_address
 from picker.sim import vllm_answers
 from picker.sim.profiles import DEFAULT_PROFILE, PROFILES, Profile
 from picker.sim.real_time import RealTimeEngine, Ticket
-from picker.sim.served_requests import BadRequest, ServedRequest, parse
+from picker.sim.served_requests import BadRequest, ServedRequest, parse, token_ids
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
 SERVED_BY = "x-served-by"
@@ -121,6 +121,9 @@ class SimulatedServer:
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions/render", self._render_chat)
+        app.router.add_post("/v1/completions/render", self._render_completions)
+        app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/version", self._version)
@@ -211,6 +214,29 @@ class SimulatedServer:
                 pieces.append(events.tokens(index, sent[index], ready))
                 sent[index] = ready
         return "".join(pieces)
+
+    async def _render_chat(self, http: web.Request) -> web.Response:
+        return await self._rendered(http, chat=True)
+
+    async def _render_completions(self, http: web.Request) -> web.Response:
+        return await self._rendered(http, chat=False)
+
+    async def _rendered(self, http: web.Request, *, chat: bool) -> web.Response:
+        """What a router that hashes tokens asks for: one object of a chat, a list of completions."""
+        try:
+            prompts = token_ids(chat, await http.read(), self.models)
+        except BadRequest as bad:
+            return self._error(str(bad), bad.kind, bad.param, bad.status)
+        found = [vllm_answers.rendered(ids, f"{next(self._names):016x}", self.models[0]) for ids in prompts]
+        return self._json(msgspec.json.encode(found[0] if chat else found))
+
+    async def _tokenize(self, http: web.Request) -> web.Response:
+        raw = await http.read()
+        try:
+            first = token_ids(b'"messages"' in raw, raw, self.models)[0]
+        except BadRequest as bad:
+            return self._error(str(bad), bad.kind, bad.param, bad.status)
+        return self._json(msgspec.json.encode(vllm_answers.tokenized(first, self.context_tokens_max)))
 
     async def _models(self, _: web.Request) -> web.Response:
         return self._json(vllm_answers.models(self.models, int(self.started_at), self.context_tokens_max))

@@ -96,10 +96,7 @@ _completion_decoder = msgspec.json.Decoder(CompletionBody)
 def parse(chat: bool, raw: bytes, models: tuple[str, ...], context_tokens_max: int) -> ServedRequest:
     """What `raw` asks for. Raises `BadRequest`."""
     body = _decode(chat, raw)
-    model = models[0] if body.model is None else body.model
-    if model not in models:
-        message = f"The model `{model}` does not exist. Valid aliases: {', '.join(models)}."
-        raise BadRequest(404, "NotFoundError", message, "model")
+    model = _model(body, models)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     if limit is not None and limit < 1:
         raise BadRequest(400, "BadRequestError", f"max_tokens must be at least 1, got {limit}.", "max_tokens")
@@ -107,7 +104,7 @@ def parse(chat: bool, raw: bytes, models: tuple[str, ...], context_tokens_max: i
         message = f"max_tokens={limit} cannot be greater than max_model_len={context_tokens_max}."
         raise BadRequest(400, "BadRequestError", message, "max_tokens")
     output_tokens = OUTPUT_TOKENS_DEFAULT if limit is None else limit
-    prompts = [_chat_prompt(body)] if isinstance(body, ChatBody) else _completion_prompts(body)
+    prompts = _prompts(body)
     for prompt in prompts:
         tokens = -(-len(prompt) // BYTES_PER_TOKEN)
         if tokens + output_tokens > context_tokens_max:
@@ -126,6 +123,28 @@ def parse(chat: bool, raw: bytes, models: tuple[str, ...], context_tokens_max: i
         stream=bool(body.stream),
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
     )
+
+
+def token_ids(chat: bool, raw: bytes, models: tuple[str, ...]) -> list[list[int]]:
+    """The tokens of each prompt that `raw` asks for, as numbers: the last one filled up with zero bytes.
+
+    A completion of these numbers is one of the same prompt. Raises `BadRequest`.
+    """
+    body = _decode(chat, raw)
+    _model(body, models)
+    return [list(array("I", prompt + bytes(-len(prompt) % BYTES_PER_TOKEN))) for prompt in _prompts(body)]
+
+
+def _model(body: ChatBody | CompletionBody, models: tuple[str, ...]) -> str:
+    model = models[0] if body.model is None else body.model
+    if model not in models:
+        message = f"The model `{model}` does not exist. Valid aliases: {', '.join(models)}."
+        raise BadRequest(404, "NotFoundError", message, "model")
+    return model
+
+
+def _prompts(body: ChatBody | CompletionBody) -> list[bytes]:
+    return [_chat_prompt(body)] if isinstance(body, ChatBody) else _completion_prompts(body)
 
 
 def _decode(chat: bool, raw: bytes) -> ChatBody | CompletionBody:

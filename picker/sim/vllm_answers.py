@@ -103,6 +103,16 @@ def models(names: tuple[str, ...], created: int, context_tokens_max: int) -> byt
     return _dump({"object": "list", "data": data})
 
 
+def rendered(token_ids: list[int], name: str, model: str) -> dict[str, Any]:
+    """Of `/v1/chat/completions/render`, the fields that say something here: the prompt as tokens, to be sent on."""
+    return {"request_id": name, "token_ids": token_ids, "features": None, "sampling_params": {}, "model": model}
+
+
+def tokenized(token_ids: list[int], context_tokens_max: int) -> dict[str, Any]:
+    """Of `/tokenize`."""
+    return {"count": len(token_ids), "max_model_len": context_tokens_max, "tokens": token_ids, "token_strs": None}
+
+
 def metrics(model: ModelServer, now: float, name: str, started_at: float) -> str:
     """The metrics page: names, labels and order of a vLLM 0.32.0, the ones that say something here."""
     labels = f'{{engine="0",model_name="{name}"}}'

@@ -224,6 +224,34 @@ def test_the_pickers_own_reader_understands_the_metrics_page():
     asyncio.run(run())
 
 
+def test_a_router_that_hashes_tokens_is_told_them_and_their_completion_is_the_same_prompts():
+    """vLLM 0.32's `GenerateRequest` and `TokenizeResponse`, by their names there."""
+
+    async def run():
+        async with serving() as (server, http):
+            body = chat_body("said before " * 40)
+            async with http.post("/v1/chat/completions/render", json=body) as answer:
+                rendered = await answer.json()
+            async with http.post("/tokenize", json={"model": "m", "messages": body["messages"]}) as answer:
+                tokenized = await answer.json()
+            async with http.post("/v1/chat/completions", json=body) as answer:
+                usage = (await answer.json())["usage"]
+            async with http.post("/v1/completions", json={"prompt": rendered["token_ids"], "max_tokens": 1}) as answer:
+                again = (await answer.json())["usage"]
+            assert rendered["token_ids"] == tokenized["tokens"]
+            assert len(rendered["token_ids"]) == tokenized["count"] == usage["prompt_tokens"] == again["prompt_tokens"]
+            assert tokenized["max_model_len"] == server.context_tokens_max
+            assert again["prompt_tokens_details"]["cached_tokens"] >= again["prompt_tokens"] - 16 > 0
+            async with http.post("/v1/completions/render", json={"prompt": ["abcd", "abcde"]}) as answer:
+                assert [one["token_ids"] for one in await answer.json()] == [[0x64636261], [0x64636261, 0x65]]
+            for path, wrong in (("/v1/chat/completions/render", chat_body(model="nope")), ("/tokenize", {})):
+                async with http.post(path, json=wrong) as answer:
+                    assert answer.status == (404 if wrong else 400)
+                    assert (await answer.json())["error"]["message"]
+
+    asyncio.run(run())
+
+
 def test_the_metrics_page_has_only_names_and_labels_of_a_recorded_one():
     def series(page):
         found = {}
