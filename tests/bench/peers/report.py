@@ -117,29 +117,35 @@ def _cells(results: Results, workload: str, line: Line) -> list[Cell]:
 
 
 def verdict(results: Results) -> list[str]:
-    """Who beats us where: one sentence for each, or that nobody does. Empty where we did not take part."""
+    """Who beats us where: a sentence for each figure of each workload, or that nobody does; none without us."""
     ours = next((line.name for line in results.lines if line.ours), None)
     if ours is None or not any(cell.contestant == ours for cell in results.cells):
         return []
     found = wins(results.cells, ours)
     compared = ", ".join(figure.title for figure in FIGURES if figure.compared)
     if not found:
-        return [f"In none of these figures does any other beat the picker ({compared})."]
-    return [sentence(win) for win in found]
+        return [f"In none of these figures does any other beat the picker: {compared}."]
+    groups: dict[tuple[str, str], list[Win]] = {}
+    for win in found:
+        groups.setdefault((win.workload, win.figure.title), []).append(win)
+    return [sentence(group) for group in groups.values()]
 
 
-def sentence(win: Win) -> str:
-    """What beats us, by how much, and how sure that is."""
-    unit = win.figure.unit
-    share = abs(win.theirs.middle / win.ours.middle - 1) if win.ours.middle else None
-    by = "" if share is None else f", {100 * share:.0f} % {'more' if win.figure.more_is_better else 'less'}"
-    apart = _apart(win.figure, win.theirs, win.ours)
-    theirs, ours = (show_value(unit, found.middle) for found in (win.theirs, win.ours))
-    return (
-        f"`{win.workload}`, {win.figure.title}: {win.contestant} {theirs} against the picker's {ours}{by}; "
-        f"better in {win.rounds_better} of {win.rounds} rounds"
-        f"{'' if apart else ', ranges overlap'}."
-    )
+def sentence(group: Sequence[Win]) -> str:
+    """Who beats us in one figure of one workload, by how much, and how sure that is."""
+    first = group[0]
+    unit = first.figure.unit
+    better = ", ".join(_better(win) for win in group)
+    return f"`{first.workload}`, {first.figure.title}, the picker {show_value(unit, first.ours.middle)}: {better}."
+
+
+def _better(win: Win) -> str:
+    apart = "" if _apart(win.figure, win.theirs, win.ours) else ", ranges overlap"
+    share = 100 * abs(win.theirs.middle / win.ours.middle - 1) if win.ours.middle else 0.0
+    by = f"{share:.0f} %" if share >= 1 else "under 1 %"
+    more = "more" if win.figure.more_is_better else "less"
+    theirs = show_value(win.figure.unit, win.theirs.middle)
+    return f"{win.contestant} {theirs} ({by} {more}, better in {win.rounds_better} of {win.rounds} rounds{apart})"
 
 
 def _apart(figure: Figure, theirs: Median, ours: Median) -> bool:

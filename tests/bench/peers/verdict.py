@@ -1,7 +1,7 @@
 """From cells to a verdict: medians over the rounds with their range, and every figure in which somebody beats us.
 
-A cell with too many errors has no times: the requests that failed are not among them. It counts in
-`errors` and in nothing else.
+A cell with too many errors has no figures: the requests that failed, often the slowest, would not be
+among them. It counts in `errors` and in nothing else.
 """
 
 from collections.abc import Callable, Iterable, Sequence
