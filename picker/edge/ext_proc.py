@@ -15,9 +15,9 @@ from picker.config import Limits
 from picker.decision import Decision, Finished, Picked, Usage
 from picker.director import Director
 from picker.edge.transport import Call, GrpcStatus, Handler, MethodTable
-from picker.extproc import wire
 from picker.extproc.exchange import Exchange
 from picker.extproc.replies import Reply
+from picker.extproc.wire import decode, encode
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
@@ -32,21 +32,17 @@ class BoundPolicy:
         self.not_streamed = director.not_streamed
         self.priority = director.priority
         self.ejected: Callable[[str], None] = lambda name: None
+        self.limits: Limits
+        self.hint_rules: HintRules | None
+        self.explain_header: bool
+        self.reconfigure()
 
-    @property
-    def limits(self) -> Limits:
-        """As configured now."""
-        return self._director.config.limits
-
-    @property
-    def hint_rules(self) -> HintRules | None:
-        """Which headers say where a request should go."""
-        return self._director.hint_rules
-
-    @property
-    def explain_header(self) -> bool:
-        """Whether answers carry their explanation."""
-        return self._director.config.debug.explain_header
+    def reconfigure(self) -> None:
+        """The director's configuration changed. What each request asks of it is kept at hand."""
+        config = self._director.config
+        self.limits = config.limits
+        self.hint_rules = self._director.hint_rules
+        self.explain_header = config.debug.explain_header
 
     def decide(
         self,
@@ -117,7 +113,8 @@ class ExtProcService:
         self.reconfigure()
 
     def reconfigure(self) -> None:
-        """The policy's configuration changed."""
+        """The configuration changed."""
+        self.policy.reconfigure()
         rules = self.policy.hint_rules
         self.also_read = rules.headers if rules is not None else frozenset()
 
@@ -150,24 +147,21 @@ class _Stream:
 
     def receive(self, message: bytes) -> None:
         """One message of the proxy."""
-        exchange, service = self._exchange, self._service
+        exchange, service, call = self._exchange, self._service, self._call
         try:
-            replies = exchange.receive(
-                wire.decode(message, also_read=service.also_read), self._call.received_at_seconds
-            )
+            replies = exchange.receive(decode(message, also_read=service.also_read), call.received_at_seconds)
         except Exception as error:
             self._failed(error)
             return
-        send, encode = self._call.send, wire.encode
         for reply in replies:
-            send(encode(reply))
-        if exchange.problem is not None:
-            service.malformed_total += 1
-            self._call.finish(GrpcStatus.INVALID_ARGUMENT, exchange.problem.text)
-        elif exchange.deadline_seconds is not None:
+            call.send(*encode(reply))
+        if exchange.deadline_seconds is not None:
             service.waiting[self] = None
         elif self in service.waiting:
             del service.waiting[self]
+        if exchange.problem is not None:
+            service.malformed_total += 1
+            call.finish(GrpcStatus.INVALID_ARGUMENT, exchange.problem.text)
 
     def expire(self, now: float) -> None:
         """A deadline may have passed."""
@@ -206,4 +200,4 @@ class _Stream:
 
     def _send(self, replies: list[Reply]) -> None:
         for reply in replies:
-            self._call.send(wire.encode(reply))
+            self._call.send(*encode(reply))

@@ -185,10 +185,10 @@ class _GrpcioCall:
         self._ended = False
         self._reading = False
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, body: bytes | memoryview = b"") -> None:
         if self._ended:
             return
-        self._queue.append(message)
+        self._queue.append(b"".join((message, body)) if body else message)
         if self._writer is None:
             self._writer = self._loop.create_task(self._write_queue())
 

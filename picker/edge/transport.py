@@ -6,7 +6,7 @@ owns meaning. Between them stand two small objects per gRPC call:
     transport ──receive(message)──▶ Handler        one call per gRPC message, synchronous
     transport ──half_closed()─────▶ Handler        the peer sent its last message
     transport ──closed()──────────▶ Handler        exactly once, however the call ended
-    Call ◀──send(message)────────── Handler        at any time until the call ended
+    Call ◀──send(message, body)──── Handler        at any time until the call ended
     Call ◀──finish(status, text)─── Handler        at most once; ends the call
 
 Rules that both sides may rely on:
@@ -51,8 +51,8 @@ class Call(Protocol):
     received_at_seconds: float
     """Loop time at which the socket read that carried the current message began."""
 
-    def send(self, message: bytes) -> None:
-        """Queue one message for the peer."""
+    def send(self, message: bytes, body: "bytes | memoryview" = b"") -> None:
+        """Queue one message for the peer: `message` with `body` behind it, which is not copied before the socket."""
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
         """End the call with a status. `text` reaches the peer as grpc-message."""

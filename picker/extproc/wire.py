@@ -251,13 +251,19 @@ _REQUEST_NAMES = _wanted(frozenset())
 _RESPONSE_NAMES = {name.encode(): name for name in RESPONSE_HEADERS_READ}
 
 
-def encode(reply: replies.Reply) -> bytes:
+Encoded = tuple[bytes, bytes | memoryview]
+"""A message in two pieces, the second a body that nobody copies before the socket; empty where there is none."""
+
+
+def encode(reply: replies.Reply) -> Encoded:
     """One message for the proxy."""
     kind = type(reply)
     if kind is replies.EchoResponseBody:
-        return _echo(_RESPONSE_BODY, reply.data, reply.end_of_stream)  # type: ignore[union-attr]
+        data = reply.data  # type: ignore[union-attr]
+        return _echo_head(_RESPONSE_BODY, len(data), reply.end_of_stream), data  # type: ignore[union-attr]
     if kind is replies.EchoRequestBody:
-        return _echo(_REQUEST_BODY, reply.data, reply.end_of_stream)  # type: ignore[union-attr]
+        data = reply.data  # type: ignore[union-attr]
+        return _echo_head(_REQUEST_BODY, len(data), reply.end_of_stream), data  # type: ignore[union-attr]
     if isinstance(reply, replies.RouteOnHeaders):
         return _route(reply.addresses, "request_headers")
     if isinstance(reply, replies.RouteOnBody):
@@ -265,11 +271,11 @@ def encode(reply: replies.Reply) -> bytes:
     if isinstance(reply, replies.RouteOnTrailers):
         return _route(reply.addresses, "request_trailers")
     if isinstance(reply, replies.Immediate):
-        return _immediate(reply)
-    if isinstance(reply, replies.ContinueResponseHeaders) and reply.explain is not None:
+        return _immediate(reply), b""
+    if kind is replies.ContinueResponseHeaders and reply.explain is not None:  # type: ignore[union-attr]
         answer = pb.ProcessingResponse()
-        _set_header(answer.response_headers.response.header_mutation, EXPLAIN_HEADER, reply.explain)
-        return answer.SerializeToString()
+        _set_header(answer.response_headers.response.header_mutation, EXPLAIN_HEADER, reply.explain)  # type: ignore[union-attr]
+        return answer.SerializeToString(), b""
     return _CONSTANT[kind]
 
 
@@ -335,7 +341,7 @@ def _set_header(mutation: Any, name: str, value: str) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _route(addresses: tuple[str, ...], field: str) -> bytes:
+def _route(addresses: tuple[str, ...], field: str) -> Encoded:
     value = ",".join(addresses)
     answer = pb.ProcessingResponse()
     part = getattr(answer, field)
@@ -343,7 +349,7 @@ def _route(addresses: tuple[str, ...], field: str) -> bytes:
     if field != "request_trailers":  # the request's headers are no longer ours to change there
         _set_header(part.response.header_mutation, DESTINATION, value)
     answer.dynamic_metadata.update({METADATA_NAMESPACE: {DESTINATION: value}})
-    return answer.SerializeToString()
+    return answer.SerializeToString(), b""
 
 
 def _immediate(reply: replies.Immediate) -> bytes:
@@ -357,15 +363,15 @@ def _immediate(reply: replies.Immediate) -> bytes:
     return answer.SerializeToString()
 
 
-def _constant(field: str) -> bytes:
+def _constant(field: str) -> Encoded:
     answer = pb.ProcessingResponse()
     getattr(answer, field).SetInParent()
     if field.endswith(("headers", "body")):
         getattr(answer, field).response.SetInParent()
-    return answer.SerializeToString()
+    return answer.SerializeToString(), b""
 
 
-_CONSTANT: Mapping[type, bytes] = {
+_CONSTANT: Mapping[type, Encoded] = {
     replies.ContinueRequestHeaders: _constant("request_headers"),
     replies.ContinueRequestBody: _constant("request_body"),
     replies.ContinueRequestTrailers: _constant("request_trailers"),
@@ -379,19 +385,20 @@ _REQUEST_BODY = b"\x1a"
 _RESPONSE_BODY = b"\x22"
 
 
-def _echo(field: bytes, data: bytes | memoryview, end_of_stream: bool) -> bytes:
-    """BodyResponse{response{body_mutation{streamed_response{body, end_of_stream}}}}, lengths from inside out."""
-    end = b"\x10\x01" if end_of_stream else b""
-    size = len(data)
-    head = b"\x0a" + _varint(size) if size else b""
-    streamed = len(head) + size + len(end)
-    head = b"\x1a" + _varint(streamed) + head  # BodyMutation.streamed_response = 3
-    mutation = len(head) + size + len(end)
-    head = b"\x1a" + _varint(mutation) + head  # CommonResponse.body_mutation = 3
-    common = len(head) + size + len(end)
-    head = b"\x0a" + _varint(common) + head  # BodyResponse.response = 1
-    body = len(head) + size + len(end)
-    return b"".join((field, _varint(body), head, data, end))
+@lru_cache(maxsize=4096)
+def _echo_head(field: bytes, size: int, end_of_stream: bool) -> bytes:
+    """BodyResponse{response{body_mutation{streamed_response{body, end_of_stream}}}} up to the body's `size` bytes.
+
+    The body comes last, behind the end flag: fields may stand in any order. Lengths from inside out; chunks of an
+    answer are alike, so most heads are known.
+    """
+    head = b"\x10\x01" if end_of_stream else b""
+    if size:
+        head += b"\x0a" + _varint(size)
+    head = b"\x1a" + _varint(len(head) + size) + head  # BodyMutation.streamed_response = 3
+    head = b"\x1a" + _varint(len(head) + size) + head  # CommonResponse.body_mutation = 3
+    head = b"\x0a" + _varint(len(head) + size) + head  # BodyResponse.response = 1
+    return field + _varint(len(head) + size) + head
 
 
 def _varint(value: int) -> bytes:

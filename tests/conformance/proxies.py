@@ -71,8 +71,8 @@ class Call:
         self.sent: list[Any] = []
         self.status: GrpcStatus | None = None
 
-    def send(self, message: bytes) -> None:
-        self.sent.append(ext_proc.ProcessingResponse.parse(message))
+    def send(self, message: bytes, body: bytes | memoryview = b"") -> None:
+        self.sent.append(ext_proc.ProcessingResponse.parse(message + body))
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
         self.status = status

@@ -24,9 +24,9 @@ class Call:
         self.status: GrpcStatus | None = None
         self.handler = None
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, body: bytes | memoryview = b"") -> None:
         if self.status is None:
-            self.sent.append(pb.ProcessingResponse.FromString(message))
+            self.sent.append(pb.ProcessingResponse.FromString(message + body))
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
         if self.status is None:

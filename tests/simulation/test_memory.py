@@ -28,8 +28,8 @@ class Wire:
         self.sent = 0
         self.finished = False
 
-    def send(self, message: bytes) -> None:
-        self.sent += len(message)
+    def send(self, message: bytes, body: bytes | memoryview = b"") -> None:
+        self.sent += len(message) + len(body)
 
     def finish(self, status: object = None, text: str = "") -> None:
         self.finished = True

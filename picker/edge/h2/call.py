@@ -63,8 +63,8 @@ class H2Call:
         self.queue: SendQueue | None = None
         self.deadline: Timer | None = None
 
-    def send(self, message: bytes) -> None:
-        """Queue one message for the peer."""
+    def send(self, message: bytes, body: bytes | memoryview = b"") -> None:
+        """Queue one message for the peer, `body` behind `message`."""
         if self.ended:
             return
         sender = self._sender
@@ -75,7 +75,7 @@ class H2Call:
                 sender.write_headers(self.stream_id, 0, responses.RESPONSE_HEADERS)
             else:
                 out.append(_RESPONSE_PREFIX + self.stream_id.to_bytes(4, "big") + responses.RESPONSE_HEADERS)
-        length = len(message)
+        length = len(message) + len(body)
         size = length + 5
         if (
             size <= sender.frame_bytes_max
@@ -86,8 +86,10 @@ class H2Call:
             sender.window -= size
             self.window_offset -= size
             out.append(DATA_MESSAGE.pack(size >> 8, size & 0xFF, 0, 0, self.stream_id, 0, length) + message)
+            if body:
+                out.append(body)
         else:
-            sender.enqueue(self, MESSAGE.pack(0, length), message)
+            sender.enqueue(self, MESSAGE.pack(0, length) + message, body)
         if not sender.gathering:
             sender.flush_soon()
 

@@ -196,6 +196,7 @@ class Connection(asyncio.Protocol):
         remembered = requests.heads.remembered
         unpack, length_max = frames.HEADER.unpack_from, self._limits.frame_bytes_max
         message_max = self._limits.message_bytes_max
+        floods, connection_grant_at, stream_grant_at = self.floods, self._grant_at, self._stream_grant_at
         if self._data_left:
             position = self._continue_data(data, position, size)
         while size - position >= 9:
@@ -211,7 +212,14 @@ class Connection(asyncio.Protocol):
                     raise ConnectionFault(frames.PROTOCOL_ERROR, "CONTINUATION expected")
             elif kind == 0 and not flags & 0x8 and self.settled:  # DATA without padding
                 call = streams.get(stream_id)
-                self._account(call, stream_id, length)
+                if call is not None and length:  # what `_account` does, without the call
+                    floods.useful += 1
+                    self._received += length
+                    call.received += length
+                    if self._received >= connection_grant_at or call.received >= stream_grant_at:
+                        self._grant(call)
+                else:
+                    self._account(call, stream_id, length)
                 if stop > size:
                     self._data_left = stop - size
                     self._data_stream_id = stream_id
@@ -252,6 +260,11 @@ class Connection(asyncio.Protocol):
                 if head is not None:
                     requests.open(stream_id, head, flags & 1)
                     continue
+            elif kind == 3 and length == 4:  # RST_STREAM of a call that was answered: how Envoy ends each
+                call = streams.get(stream_id)
+                if call is not None and call.headers_sent:
+                    self.forget(call)
+                    continue
             self._other_frame(kind, flags, stream_id, data[body:stop])
         return position
 
@@ -280,17 +293,23 @@ class Connection(asyncio.Protocol):
             self.floods.spend_idle(1)
         else:
             self.floods.useful += 1
-            self._received = received = self._received + length
-            if received >= self._grant_at:
-                self._grant_connection()
+            self._received += length
         if call is None:
+            if self._received >= self._grant_at:
+                self._grant_connection()
             if self.is_idle_stream(stream_id):
                 raise ConnectionFault(frames.PROTOCOL_ERROR, "DATA on an idle stream")
             if stream_id not in self._reset_ids:
                 self.reset(stream_id, frames.STREAM_CLOSED)
             return
-        call.received = received = call.received + length
-        if received >= self._stream_grant_at:
+        call.received += length
+        self._grant(call)
+
+    def _grant(self, call: H2Call) -> None:
+        """Give back what windows are due."""
+        if self._received >= self._grant_at:
+            self._grant_connection()
+        if call.received >= self._stream_grant_at:
             self._grant_stream(call)
 
     def _grant_connection(self) -> None:
@@ -364,7 +383,7 @@ class Connection(asyncio.Protocol):
             block, text = responses.http_error(call.head.http_status)
             call.headers_sent = True
             self.sender.write_headers(call.stream_id, 0, block)
-            self.sender.enqueue(call, b"", text)
+            self.sender.enqueue(call, text, b"")
             call.finish_with(b"")
 
     # -- the end of streams ----------------------------------------------------------------
@@ -396,7 +415,8 @@ class Connection(asyncio.Protocol):
     def forget(self, call: H2Call) -> None:
         """Drop a call that can have nothing more written, and tell its handler."""
         self._remove(call.stream_id)
-        self.sender.drop(call)
+        if call.queue is not None:
+            self.sender.drop(call)
         call.close()
 
     def was_reset(self, stream_id: int) -> bool:

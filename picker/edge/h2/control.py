@@ -38,7 +38,7 @@ def rst_stream(connection: "Connection", _flags: int, stream_id: int, payload: b
     if call is not None:
         if not call.headers_sent and not call.ended:
             connection.floods.spend_reset()
-        connection.forget(call)
+        connection.forget(call)  # as the connection's own loop does for a call that was answered
 
 
 def settings(connection: "Connection", flags: int, stream_id: int, payload: bytes) -> None:

@@ -75,13 +75,15 @@ class Sender:
             block = responses.TABLE_EMPTIED + block
         self.out.append(frames.frame(frames.HEADERS, frames.END_HEADERS | flags, stream_id, block))
 
-    def enqueue(self, call: "H2Call", prefix: bytes, message: bytes) -> None:
-        """A message that does not fit one frame or the windows: what fits goes at once, the rest waits."""
+    def enqueue(self, call: "H2Call", message: bytes, body: bytes | memoryview) -> None:
+        """A message (with its prefix) that does not fit one frame or the windows: what fits goes at once."""
         queue = call.queue
         if queue is None:
             queue = call.queue = SendQueue()
-        queue.chunks.extend(memoryview(chunk) for chunk in (prefix, message) if chunk)
-        size = len(prefix) + len(message)
+        queue.chunks.append(memoryview(message))
+        if body:
+            queue.chunks.append(memoryview(body))
+        size = len(message) + len(body)
         queue.bytes += size
         self.queued += size
         self._shared.buffered_bytes += size

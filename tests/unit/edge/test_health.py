@@ -23,9 +23,9 @@ class FakeCall:
         self.end: GrpcStatus | None = None
         self.handler: Handler = service.methods[f"/grpc.health.v1.Health/{method}"](self)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, body: bytes | memoryview = b"") -> None:
         if self.end is None:
-            self.sent.append(message)
+            self.sent.append(message + body)
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
         if self.end is None:
