@@ -90,6 +90,8 @@ class Scores:
     def __init__(self, path: Path | None, base: Run) -> None:
         self._path = path
         self._fleet = f"{base.replicas}x{base.profile}/{base.kv_tokens}/{base.requests}/{base.warm_up}"
+        if base.speeds:
+            self._fleet += f"/{','.join(f'{speed:g}' for speed in base.speeds)}"
         self._kept: dict[str, list[float]] = {}
         if path is not None and path.exists():
             self._kept = json.loads(path.read_text("utf-8"))
@@ -280,6 +282,7 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--profile", choices=tuple(PROFILES), default=DEFAULT_PROFILE)
     parser.add_argument("--kv-tokens", type=int)
+    parser.add_argument("--speeds", default="", metavar="X,...", help="speed factors of the replicas, in turn")
     parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--warm-up", type=float, default=0.2)
     parser.add_argument("--jobs", type=int, default=1)
@@ -304,6 +307,7 @@ def main() -> int:
             replicas=options.replicas,
             profile=options.profile,
             kv_tokens=options.kv_tokens,
+            speeds=tuple(float(speed) for speed in options.speeds.split(",") if speed),
         )
         with progress_bar(options.quiet) as track:
             found = contest(

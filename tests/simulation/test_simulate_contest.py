@@ -57,3 +57,5 @@ def test_peers_scores_are_kept_and_ours_are_not(tmp_path):
     other_fleet = msgspec.structs.replace(BASE, replicas=3)
     assert Scores(kept, other_fleet).knee(other_fleet) is None
     assert Scores(kept, BASE).knee(BASE) is not None
+    uneven = msgspec.structs.replace(BASE, speeds=(1.0, 0.3))
+    assert Scores(kept, uneven).knee(uneven) is None
