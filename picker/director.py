@@ -27,7 +27,7 @@ from picker.prefix.blocks import BLOCK_BYTES, block_hashes, chain_seed
 from picker.prefix.index import NO_MATCH, Match, PrefixIndex, Recorded
 from picker.scheduling import explanation, scheduler
 from picker.scheduling.adapters import AdapterBook
-from picker.scheduling.columns import Columns
+from picker.scheduling.columns import Columns, holdings
 from picker.scheduling.ejection import EjectionBook
 from picker.scheduling.filters import FILTERS
 from picker.scheduling.filters.query import Query
@@ -323,17 +323,18 @@ class Director:
                 bytes_per_token=bytes_per_token,
                 prompt_tokens=tokens,
             )
+        holders, nothing = holdings(match, snapshot.ready_bits, tokens, bytes_per_token, shared)
         return Columns(  # by position, in the order of the fields: names would cost a microsecond and a half
             tokens,
             bytes_per_token,
             output,
             mean_output,
             self.rates.mean_uncached_tokens,
-            match,
-            shared,
+            match.blocks,
+            holders,
+            nothing,
             table.copy(),
             self.loads.rate_inverse_range,
-            snapshot.ready_bits,
             snapshot.capacity_tokens,
             snapshot.waiting_requests,
             snapshot.kv_cache_utilization,
@@ -346,20 +347,19 @@ class Director:
         self, request: InferenceRequest, view: "_View", choice: scheduler.Choice, now: float, first_chunk_visible: bool
     ) -> Picked:
         snapshot, hints, hashes, columns = view.snapshot, view.hints, view.hashes, view.columns
-        slot, match = choice.slot, columns.match
+        slot = choice.slot
         endpoint = snapshot.endpoints[slot]
         assert endpoint is not None, "chose a slot without an endpoint"
         prompt_tokens = columns.prompt_tokens
-        held = match.held_by(slot) if match.steps else 0
-        held_tokens = columns.held_tokens(held) if held else 0.0
-        uncached = prompt_tokens - held_tokens
+        holding = columns.holding(slot) if columns.holdings else columns.nothing
+        uncached = prompt_tokens - holding.held_tokens
         inverse = columns.rate_inverse.item(slot)
         ttft = endpoint.prefill_tokens * inverse + uncached * inverse
         charge = self.ledger.charge(
             endpoint,
             prefill_tokens=uncached,
             context_tokens=prompt_tokens,
-            memory_tokens=columns.new(held_tokens),
+            memory_tokens=holding.new_tokens,
             now=now,
             prefill_seconds=None if first_chunk_visible and request.stream else ttft,
         )
@@ -382,7 +382,7 @@ class Director:
         return Picked(  # by position, as the columns
             addresses,
             reason,
-            (held / match.blocks if held else 0.0) if request.prompt or hashes else None,
+            (holding.blocks / len(hashes) if hashes else 0.0) if request.prompt or hashes else None,
             booking,
             explanation.Later(snapshot, choice, columns, reason, self.config),
             ttft,

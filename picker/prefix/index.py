@@ -61,13 +61,6 @@ class Match(msgspec.Struct, frozen=True):
     shared: tuple["Shared", ...]
     blocks: int
 
-    def held_by(self, slot: int) -> int:
-        """Blocks that this slot holds, from the first."""
-        for bits, blocks in self.steps:
-            if bits >> slot & 1:
-                return blocks
-        return 0
-
 
 class Shared(NamedTuple):
     """A place where prompts part: everything above it is a prefix that many share."""

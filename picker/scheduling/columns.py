@@ -16,6 +16,50 @@ FEW = 8
 """Up to this many slots, walking a bitmask beats looking up its indices."""
 
 
+class Holding(msgspec.Struct, frozen=True, gc=False):
+    """Slots that hold equally much of a prompt, and what that leaves to do."""
+
+    bits: int
+    blocks: int
+    held_tokens: float
+    unmatched_tokens: float
+    """u_r: to prefill; what many prompts share counts less, as a copy of it serves the next ones too."""
+    new_tokens: float
+    """n_r: KV cache beyond what others hold there with it. Only what many share is held by others at the same time."""
+
+
+Shares = Sequence[tuple[float, float]]
+"""`(tokens from the start, weight)` of the stretches that many prompts share, in rising order."""
+
+
+def holdings(
+    match: Match, ready_bits: int, prompt_tokens: float, bytes_per_token: float, shared: Shares
+) -> tuple[list[Holding], Holding]:
+    """`(of those who hold some of the prompt, of those who hold nothing)`."""
+    found = []
+    others = ready_bits
+    deepest = shared[-1][0] if shared else 0.0
+    for bits, blocks in match.steps:
+        held = blocks * BLOCK_BYTES / bytes_per_token
+        held = min(held, prompt_tokens)
+        unmatched = unmatched_tokens(held, prompt_tokens, shared) if shared else prompt_tokens - held
+        found.append(Holding(bits, blocks, held, unmatched, prompt_tokens - (held if held < deepest else deepest)))
+        others &= ~bits
+    unmatched = unmatched_tokens(0.0, prompt_tokens, shared) if shared else prompt_tokens
+    return found, Holding(others, 0, 0.0, unmatched, prompt_tokens)
+
+
+def unmatched_tokens(held_tokens: float, prompt_tokens: float, shared: Shares) -> float:
+    """u_r of who holds so much: each stretch that is missing at its weight."""
+    unmatched = prompt_tokens - held_tokens
+    start = 0.0
+    for end, weight in shared:
+        if held_tokens < end:
+            unmatched -= min(end - held_tokens, end - start) * (1.0 - weight)
+        start = end
+    return unmatched
+
+
 class Columns(msgspec.Struct):
     """Input of every scorer; none may change it. Tokens are prompt or context tokens.
 
@@ -31,15 +75,16 @@ class Columns(msgspec.Struct):
     mean_output_tokens: float
     """Of the model's requests."""
     mean_uncached_tokens: float
-    match: Match
-    """Who is thought to hold how much of this prompt."""
-    shared: Sequence[tuple[float, float]]
-    """`(tokens from the start, weight)` of the stretches that many prompts share, in rising order."""
+    matchable_blocks: int
+    """Full blocks of the prompt."""
+    holdings: Sequence[Holding]
+    """Who is thought to hold how much of this prompt: each slot in one of them."""
+    nothing: Holding
+    """Of all the others that are ready."""
     table: Table
     """Of `loads.Loads`."""
     rate_inverse_range: tuple[float, float]
     """All of them lie within."""
-    ready_bits: int
     capacity_tokens: Column
     waiting_requests: Column
     """NaN: unknown. Only `normalized` scoring reads it."""
@@ -87,45 +132,33 @@ class Columns(msgspec.Struct):
     @property
     def unmatched_tokens(self) -> Column:
         """What each endpoint would have to prefill; the shared part at its weight."""
-        column: Column = np.full(self.width, self.unmatched(0.0))
-        for bits, blocks in self.match.steps:
-            put(column, bits, self.unmatched(self.held_tokens(blocks)))
+        column: Column = np.full(self.width, self.nothing.unmatched_tokens)
+        for each in self.holdings:
+            put(column, each.bits, each.unmatched_tokens)
         return column
 
     @property
     def new_tokens(self) -> Column:
         """KV cache that this request needs beyond what others hold there with it."""
-        column: Column = np.full(self.width, self.prompt_tokens)
-        for bits, blocks in self.match.steps if self.shared else ():
-            put(column, bits, self.new(self.held_tokens(blocks)))
+        column: Column = np.full(self.width, self.nothing.new_tokens)
+        for each in self.holdings:
+            put(column, each.bits, each.new_tokens)
         return column
 
     @property
     def matched_share(self) -> Column:
         """Matched blocks over full blocks of the prompt, by slot."""
         column: Column = np.zeros(self.width)
-        for bits, blocks in self.match.steps:
-            put(column, bits, blocks / self.match.blocks)
+        for each in self.holdings:
+            put(column, each.bits, each.blocks / self.matchable_blocks)
         return column
 
-    def held_tokens(self, blocks: int) -> float:
-        """Of so many matched blocks, at most the prompt's."""
-        tokens = blocks * BLOCK_BYTES / self.bytes_per_token
-        return tokens if tokens < self.prompt_tokens else self.prompt_tokens
-
-    def unmatched(self, held_tokens: float) -> float:
-        """u_r of who holds this much; what many prompts share counts less: a copy of it serves the next ones too."""
-        unmatched = self.prompt_tokens - held_tokens
-        start = 0.0
-        for end, weight in self.shared:
-            if held_tokens < end:
-                unmatched -= min(end - held_tokens, end - start) * (1.0 - weight)
-            start = end
-        return unmatched
-
-    def new(self, held_tokens: float) -> float:
-        """n_r of who holds this much: only what many share is held there by others at the same time."""
-        return self.prompt_tokens - min(held_tokens, self.shared[-1][0]) if self.shared else self.prompt_tokens
+    def holding(self, slot: int) -> Holding:
+        """What this slot holds."""
+        for each in self.holdings:
+            if each.bits >> slot & 1:
+                return each
+        return self.nothing
 
 
 def put(column: Column, bits: int, value: float) -> None:

@@ -56,7 +56,7 @@ class Later:
             reason=str(self._reason),
             summary=_SUMMARIES[self._reason],
             prompt_tokens=round(self._columns.prompt_tokens),
-            prompt_blocks=self._columns.match.blocks,
+            prompt_blocks=self._columns.matchable_blocks,
             endpoints=tuple(self._view(slot, share, seconds) for slot in shown),
         )
 

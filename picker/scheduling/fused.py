@@ -18,7 +18,7 @@ import numpy as np
 
 from picker.config import Weights
 from picker.pool.snapshot import Column, bits_to_slots
-from picker.scheduling.columns import FEW, Columns
+from picker.scheduling.columns import FEW, Columns, Holding
 from picker.scheduling.loads import (
     BACKLOG_SECONDS,
     CONTEXT_TOKENS,
@@ -45,9 +45,9 @@ Sum = tuple[float, float, float, float, float, float, float, float, float]
 def cost(columns: Columns, weights: Weights) -> Column:
     """Seconds, weighted, by slot: a new column."""
     queue_weight = weights.queue / weights.prefix
-    groups = _groups(columns)
+    groups = _largest_first(columns) if columns.holdings else [columns.nothing]
     sums = [(0.0, columns.mean_output_tokens / 2, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
-    few: list[tuple[int, float]] = []
+    few: list[Holding] = []
     many: list[int] = []
     decoding = columns.output_tokens * weights.kv / weights.prefix
     sequence = columns.routing.decode_seconds_per_sequence * decoding
@@ -56,11 +56,12 @@ def cost(columns: Columns, weights: Weights) -> Column:
     constant = sequence + token * columns.prompt_tokens
     low, high = columns.rate_inverse_range
     disturbance, ramp = columns.routing.decode_disturbance, columns.routing.disturbance_seconds
-    for bits, unmatched in groups:
-        if many and bits.bit_count() <= FEW:
-            few.append((bits, unmatched))
+    for group in groups:
+        if many and group.bits.bit_count() <= FEW:
+            few.append(group)
             continue
-        many.append(bits)
+        many.append(group.bits)
+        unmatched = group.unmatched_tokens
         if unmatched * high <= ramp:
             sums.append((unmatched, *rest, 0.0, disturbance / ramp * unmatched * unmatched, constant))
         elif unmatched * low >= ramp:
@@ -73,7 +74,7 @@ def cost(columns: Columns, weights: Weights) -> Column:
         slots = bits_to_slots(many[number - 1], len(total))
         total[slots] = rows[number][slots]
     if few:
-        _put_right(total, few, groups[0][1], columns)
+        _put_right(total, few, groups[0].unmatched_tokens, columns)
     over: Column = rows[0]
     if over.item(over.argmax()) + columns.prompt_tokens > 0.0:  # somebody may be full, which is rare
         wait = queue.overflow_seconds(columns)
@@ -89,32 +90,25 @@ def _scored(columns: Columns, weights: Weights) -> Column:
     return total
 
 
-def _groups(columns: Columns) -> list[tuple[int, float]]:
-    """`(slots, u)` of those who hold equally much, the largest group first."""
-    steps, ready_bits = columns.match.steps, columns.ready_bits
-    if not steps:
-        return [(ready_bits, columns.unmatched(0.0))]
-    groups = []
-    others = ready_bits
-    for bits, blocks in steps:
-        groups.append((bits, columns.unmatched(columns.held_tokens(blocks))))
-        others &= ~bits
-    groups.append((others, columns.unmatched(0.0)))
+def _largest_first(columns: Columns) -> list[Holding]:
+    groups = [columns.nothing, *columns.holdings]
     largest = most = 0
-    for number, (bits, _) in enumerate(groups):
-        if bits.bit_count() > most:
-            largest, most = number, bits.bit_count()
+    for number, group in enumerate(groups):
+        count = group.bits.bit_count()
+        if count > most:
+            largest, most = number, count
     groups[0], groups[largest] = groups[largest], groups[0]
     return groups
 
 
-def _put_right(total: Column, groups: list[tuple[int, float]], thought: float, columns: Columns) -> None:
+def _put_right(total: Column, groups: list[Holding], thought: float, columns: Columns) -> None:
     """The few who hold otherwise: their own prefill for that of one with `thought` tokens unmatched."""
     routing = columns.routing
     disturbance, ramp = routing.decode_disturbance, routing.disturbance_seconds
     table = columns.table
     inverses, requests = table[RATE_INVERSE], table[REQUESTS]
-    for bits, unmatched in groups:
+    for group in groups:
+        bits, unmatched = group.bits, group.unmatched_tokens
         while bits:
             least = bits & -bits
             bits ^= least

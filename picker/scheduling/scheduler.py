@@ -115,7 +115,7 @@ def choose(
         if home is not None:
             slot, reason = home, Reason.AFFINITY
             if home != best:
-                saved = _unmatched(columns, best) - _unmatched(columns, home)
+                saved = columns.holding(best).unmatched_tokens - columns.holding(home).unmatched_tokens
                 worth = config.routing.affinity_break * saved * columns.rate_inverse.item(home) if saved > 0.0 else 0.0
                 if cost.item(home) - cost.item(best) > worth:
                     slot, reason = best, Reason.BREAK
@@ -142,10 +142,6 @@ def _optional(columns: Columns, weights: Weights) -> list[tuple[str, Column]]:
     """The optional scorers that have a weight and something to say."""
     asked = ((name, scorer(columns)) for name, scorer in OPTIONAL_SCORERS.items() if getattr(weights, name))
     return [(name, column) for name, column in asked if column is not None]
-
-
-def _unmatched(columns: Columns, slot: int) -> float:
-    return columns.unmatched(columns.held_tokens(columns.match.held_by(slot)))
 
 
 def ranked(choice: Choice, count: int) -> list[int]:

@@ -22,8 +22,10 @@ SIZES = {"2 KB": 2_000, "32 KB": 32_000, "400 KB": 400_000}
 
 
 def chat_body(size: int, seed: int) -> bytes:
-    """A chat request of about `size` bytes, like no other of its seed."""
-    text = "".join(random.Random(seed).choices("abcdefgh ijklm\n nopqrs", k=max(1, size - 150)))
+    """A chat request of about `size` bytes, like no other of its seed: prose in lines of some 80 characters."""
+    rng = random.Random(seed)
+    text = "".join(rng.choices("abcdefghijklm  nopqrs", k=max(1, size - 150)))
+    text = "\n".join(text[start : start + 80] for start in range(0, len(text), 81))
     tree = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True, "max_tokens": 200}
     return json.dumps(tree).encode()
 

@@ -9,12 +9,20 @@ import pytest
 from picker.config import Config, Routing, Weights
 from picker.prefix.index import NO_MATCH, Match
 from picker.scheduling import loads, normalized, scorers
-from picker.scheduling.columns import Columns
+from picker.scheduling.columns import Columns, Shares, holdings
 
 ALL = {**scorers.SCORERS, **getattr(scorers, "OPTIONAL_SCORERS", {})}
 
 
-def columns(width: int, *, kind: str = "busy", rows: dict[int, Any] | None = None, **more: Any) -> Columns:
+def columns(
+    width: int,
+    *,
+    kind: str = "busy",
+    rows: dict[int, Any] | None = None,
+    match: Match | None = None,
+    shared: Shares = (),
+    **more: Any,
+) -> Columns:
     """Columns of `width` slots: an idle pool, a busy one, one full beyond measure, one of which nothing is known.
 
     `rows`: other values for rows of the table; those that depend on others follow.
@@ -36,17 +44,20 @@ def columns(width: int, *, kind: str = "busy", rows: dict[int, Any] | None = Non
     table[loads.SLOWED] = table[loads.REQUESTS] * table[loads.RATE_INVERSE]
     table[loads.SLOWED_SQUARED] = table[loads.SLOWED] * table[loads.RATE_INVERSE]
     inverse = table[loads.RATE_INVERSE]
+    tokens = more.get("prompt_tokens", 25_600.0)
+    match = Match(((holders, 100),) if holders else (), (), 100) if match is None else match
+    found, nothing = holdings(match, (1 << width) - 1, tokens, 4.0, shared)
     given: dict[str, Any] = {
-        "prompt_tokens": 25_600.0,
+        "prompt_tokens": tokens,
         "bytes_per_token": 4.0,
         "output_tokens": 250.0,
         "mean_output_tokens": 250.0,
         "mean_uncached_tokens": 512.0,
-        "match": Match(((holders, 100),) if holders else (), (), 100),
-        "shared": (),
+        "matchable_blocks": match.blocks,
+        "holdings": found,
+        "nothing": nothing,
         "table": table,
         "rate_inverse_range": (inverse.min(), inverse.max()),
-        "ready_bits": (1 << width) - 1,
         "capacity_tokens": np.full(width, 4e5),
         "waiting_requests": gauges * 10,
         "kv_cache_utilization": gauges,

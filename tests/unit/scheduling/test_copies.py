@@ -9,8 +9,8 @@ from picker.config import Config
 from picker.director import Director
 from picker.pool.endpoint import EndpointSpec
 from picker.prefix.index import Shared
+from picker.scheduling.columns import unmatched_tokens
 from picker.scheduling.scheduler import copy_weights
-from tests.contracts.test_scorers import columns
 
 
 def weigh(shared, **more):
@@ -36,8 +36,7 @@ def test_the_floor_and_the_fullness_hold():
 
 def test_each_stretch_counts_at_its_own_weight():
     # 1,000 tokens: 400 at 0.1, the next 400 at 0.5, the last 200 in full. Held: nothing, 500, all.
-    given = columns(1, prompt_tokens=1000.0, shared=[(400.0, 0.1), (800.0, 0.5)])
-    found = [given.unmatched(held) for held in (0.0, 500.0, 1000.0)]
+    found = [unmatched_tokens(held, 1000.0, [(400.0, 0.1), (800.0, 0.5)]) for held in (0.0, 500.0, 1000.0)]
     assert found == pytest.approx([40 + 200 + 200, 150 + 200, 0])
 
 
