@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test check bench soak proto lock clean
+.PHONY: venv demo test test-vllm check bench soak proto lock clean
 
 venv: .venv/.done
 
@@ -21,6 +21,10 @@ demo: venv
 # Everything the project can prove on this machine.
 test: venv check
 	$(BIN)/python -m pytest
+
+# Two real vLLM servers on the CPU behind Envoy and the picker; installs 5.6 GiB into .venv-vllm, once.
+test-vllm: venv
+	$(BIN)/python -m tests.vllm $(ARGS)
 
 # Picker CPU a request and added latency beside an Envoy without ext_proc; the decision alone; index memory.
 bench: venv
