@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test test-vllm check bench soak proto lock clean
+.PHONY: venv demo test test-vllm check bench bench-peers soak proto lock clean
 
 venv: .venv/.done
 
@@ -29,6 +29,10 @@ test-vllm: venv
 # Picker CPU a request and added latency beside an Envoy without ext_proc; the decision alone; index memory.
 bench: venv
 	$(BIN)/python -m tests.bench
+
+# Other routers, each in an environment of its own, and the picker: the same requests in turn, some twelve minutes.
+bench-peers: venv
+	$(BIN)/python -m tests.bench.peers
 
 # A million streams: resident memory at the end within 5 % of that after 100,000.
 soak: venv

@@ -34,10 +34,10 @@ def pins(text: str) -> dict[str, str]:
     return found
 
 
-def ensure(name: str, tell: Callable[[str], None], folder: Path = FOLDER) -> Path:
+def ensure(name: str, tell: Callable[[str], None], folder: Path | None = None) -> Path:
     """The `bin` folder of the environment of `name`, made if need be. Raises `InstallError`."""
     pin = f"{name}=={pinned(name)}"
-    home = folder / name
+    home = (folder or FOLDER) / name
     mark = home / "installed"
     if mark.is_file() and mark.read_text() == pin:
         return home / "bin"

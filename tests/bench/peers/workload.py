@@ -17,23 +17,23 @@ KV_CAPACITY_TOKENS = 128_000
 _LONG, _CHAT = SCENES
 
 WORKLOADS: dict[str, Scene] = {
-    "long": msgspec.structs.replace(_LONG, seconds=8.0, lead_seconds=25.0),
+    "long": msgspec.structs.replace(_LONG, seconds=7.0, lead_seconds=25.0),
     "chat": msgspec.structs.replace(
         _CHAT,
-        seconds=4.0,
+        seconds=3.5,
         parameters=msgspec.structs.replace(_CHAT.parameters, turns_max=4, pause_seconds=Lengths(0.2, 0.6, 0.05, 0.6)),
     ),
     "agents": Scene(
         title="coding agents",
         workload="agents",
         requests_per_second=36.0,
-        seconds=4.0,
+        seconds=3.0,
         parameters=Agents(
             preamble_tokens=6000,
             tool_tokens=Lengths(900, 1.0, 30, 6000),
             answer_tokens=Lengths(40, 0.6, 10, 150),
             turns_mean=4.0,
-            turns_max=5,
+            turns_max=4,
             pause_seconds=Lengths(0.2, 0.6, 0.05, 0.6),
         ),
     ),
