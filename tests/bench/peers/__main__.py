@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import aiohttp
 import msgspec
 import uvloop
 from rich.console import Console
@@ -96,20 +97,25 @@ def main(given: Sequence[str] | None = None) -> int:
             lines=prepare(found, tell),
         )
 
+        def keep() -> None:
+            if options.json is not None:
+                options.json.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
+
         def done(cell: Cell) -> None:
             results.cells.append(cell)
             tell(report.progress(cell))
+            keep()  # what was measured is not lost when the rest is
 
+        keep()  # where it cannot be, that is said now
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             results.seconds = runner.run(_interruptible(plan, found, results, tell, done))
-    except (ChildError, EnvoyError, OSError) as error:
+    except (ChildError, EnvoyError, OSError, aiohttp.ClientError) as error:
         print(f"bench-peers: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         tell("Stopped; everything that was started has ended.")
         return 130
-    if options.json is not None:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
+    keep()
     report.show(results, console)
     return 1 if any(line.absent is not None for line in results.lines) else 0
 

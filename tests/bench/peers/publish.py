@@ -22,7 +22,7 @@ from tests.bench.report import markdown
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 OURS, THEIRS, BASELINE = "#1b6ca8", "#c8553d", "#8a8a8a"
 PLOTS = (
-    ("hit rate", "share", 100.0, "%"),
+    ("hit rate", "hit-rate", 100.0, "%"),
     ("TTFT p95", "ttft-p95", 1.0, "seconds"),
     ("E2E p95", "e2e-p95", 1.0, "seconds"),
 )
