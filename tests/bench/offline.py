@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import hpack
 
+from picker.config import Config
 from picker.decision import Explanation, Finished, Picked, Reason
 from picker.edge.decisions import DecisionRing
 from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
@@ -241,8 +242,12 @@ class Answering:
         pass
 
 
-class FixedPolicy(BoundPolicy):
+class FixedPolicy:
     """The director's part, without its work."""
+
+    limits = Config().limits
+    hint_rules = None
+    explain_header = False
 
     PICKED = Picked(
         ("10.0.0.1:8000", "10.0.0.2:8000"),
@@ -255,8 +260,17 @@ class FixedPolicy(BoundPolicy):
         500.0,
     )
 
+    def reconfigure(self) -> None:
+        pass
+
+    def priority(self, objective: str | None) -> int:
+        return 0
+
     def decide(self, request: Any, **_: Any) -> Picked:
         return self.PICKED
+
+    def not_streamed(self, booking: Any) -> None:
+        pass
 
     def first_token(self, booking: Any) -> None:
         pass
@@ -298,11 +312,9 @@ def methods(part: str) -> Any:
     def fail(error: BaseException) -> None:
         raise error
 
-    kind = BoundPolicy if part == "whole" else FixedPolicy
-    director = director_of(ENDPOINTS)
-    policy = kind(director, clock=lambda: 1.0, rng=random.Random(1))
-    if part != "whole":
-        policy.not_streamed = lambda booking: None
+    policy: Any = FixedPolicy()
+    if part == "whole":
+        policy = BoundPolicy(director_of(ENDPOINTS), clock=lambda: 1.0, rng=random.Random(1))
     books = Books() if part in ("telemetry", "whole") else None
     return ExtProcService(
         policy,

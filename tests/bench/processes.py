@@ -82,7 +82,15 @@ def upstream(ports: list[int]) -> dict[str, Any]:
             "max_direct_response_body_size_bytes": 1 << 20,
             "virtual_hosts": [{"name": "v", "domains": ["*"], "routes": routes}],
         },
-        "http_filters": [{"name": "router", "typed_config": {"@type": f"{TYPES}.filters.http.router.v3.Router"}}],
+        "http_filters": [
+            # An answer before the request's end would cost the connection in front its keep-alive, and each
+            # request of the measurement a TCP connection.
+            {
+                "name": "buffer",
+                "typed_config": {"@type": f"{TYPES}.filters.http.buffer.v3.Buffer", "max_request_bytes": 1 << 23},
+            },
+            {"name": "router", "typed_config": {"@type": f"{TYPES}.filters.http.router.v3.Router"}},
+        ],
     }
     first, *others = [{"socket_address": {"address": "127.0.0.1", "port_value": port}} for port in ports]
     listener = {
