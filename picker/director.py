@@ -334,7 +334,7 @@ class Director:
             holders,
             nothing,
             table.copy(),
-            self.loads.rate_inverse_range,
+            self.loads.bounds,
             snapshot.capacity_tokens,
             snapshot.waiting_requests,
             snapshot.kv_cache_utilization,

@@ -10,7 +10,7 @@ from picker.pool.snapshot import Column, Mask, bits_to_slots
 from picker.prefix.blocks import BLOCK_BYTES
 from picker.prefix.index import Match
 from picker.scheduling import loads
-from picker.scheduling.loads import Table
+from picker.scheduling.loads import Bounds, Table
 
 FEW = 8
 """Up to this many slots, walking a bitmask beats looking up its indices."""
@@ -83,8 +83,8 @@ class Columns(msgspec.Struct):
     """Of all the others that are ready."""
     table: Table
     """Of `loads.Loads`."""
-    rate_inverse_range: tuple[float, float]
-    """All of them lie within."""
+    bounds: Bounds
+    """Of the table."""
     capacity_tokens: Column
     waiting_requests: Column
     """NaN: unknown. Only `normalized` scoring reads it."""

@@ -8,10 +8,10 @@ number of this request times a row of `loads`, but for two that bend:
                                a u u/T * SLOWED_SQUARED   where every x is below
     (Q + foreign mean) / R     1       * BACKLOG_SECONDS  + mean * FOREIGN
     E s (d + 1) + E c (K + p)  E s     * REQUESTS         + E c  * CONTEXT_TOKENS + E (s + c p)
-    max(0, M + d E/2 + n - C)  1       * OVER_TOKENS      + E/2  * REQUESTS       + n, where above 0
 
-Where some x are above T and some below, or somebody is full, the scorers themselves are asked.
-Groups of few holders are put right one by one. A test holds the sum against the scorers'.
+Where some x are above T and some below, the scorers themselves are asked; where somebody may be
+full, the queue's scorer about the wait for room. Groups of few holders are put right one by one.
+A test holds the sum against the scorers'.
 """
 
 import numpy as np
@@ -46,7 +46,7 @@ def cost(columns: Columns, weights: Weights) -> Column:
     """Seconds, weighted, by slot: a new column."""
     queue_weight = weights.queue / weights.prefix
     groups = _largest_first(columns) if columns.holdings else [columns.nothing]
-    sums = [(0.0, columns.mean_output_tokens / 2, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)]
+    sums: list[Sum] = []
     few: list[Holding] = []
     many: list[int] = []
     decoding = columns.output_tokens * weights.kv / weights.prefix
@@ -54,7 +54,7 @@ def cost(columns: Columns, weights: Weights) -> Column:
     token = columns.routing.decode_seconds_per_token * decoding
     rest = (sequence, token, 0.0, queue_weight, queue_weight * columns.mean_uncached_tokens)
     constant = sequence + token * columns.prompt_tokens
-    low, high = columns.rate_inverse_range
+    low, high, requests_max, over_tokens_max = columns.bounds
     disturbance, ramp = columns.routing.decode_disturbance, columns.routing.disturbance_seconds
     for group in groups:
         if many and group.bits.bit_count() <= FEW:
@@ -68,17 +68,21 @@ def cost(columns: Columns, weights: Weights) -> Column:
             sums.append((unmatched, *rest, disturbance * unmatched, 0.0, constant))
         else:
             return _scored(columns, weights)
-    rows = np.array(sums).dot(columns.table)
-    total: Column = rows[1]
-    for number in range(2, len(sums)):
-        slots = bits_to_slots(many[number - 1], len(total))
-        total[slots] = rows[number][slots]
+    total: Column
+    if len(sums) == 1:
+        total = np.array(sums[0]).dot(columns.table)
+    else:
+        rows = np.array(sums).dot(columns.table)
+        total = rows[0]
+        for bits, row in zip(many[1:], rows[1:], strict=True):
+            slots = bits_to_slots(bits, len(total))
+            total[slots] = row[slots]
     if few:
         _put_right(total, few, groups[0].unmatched_tokens, columns)
-    over: Column = rows[0]
-    if over.item(over.argmax()) + columns.prompt_tokens > 0.0:  # somebody may be full, which is rare
-        wait = queue.overflow_seconds(columns)
-        total += wait if queue_weight == 1.0 else wait * queue_weight
+    fullest = over_tokens_max + requests_max * columns.mean_output_tokens / 2 + columns.prompt_tokens
+    overflow = queue.overflow_seconds(columns) if fullest > 0.0 else None
+    if overflow is not None:
+        total += overflow * queue_weight
     return total
 
 

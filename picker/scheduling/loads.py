@@ -8,6 +8,8 @@ all of them when the snapshot is another.
 Invariant (`check()`): after `current(snapshot)` every row is what a rebuild would make of it.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -33,6 +35,20 @@ ROWS = 9
 ) = range(ROWS)
 
 
+class Bounds(NamedTuple):
+    """What the rows lie within: sure, not tight. Tells cheaply that nobody is full, or that rates are alike."""
+
+    rate_inverse_min: float
+    rate_inverse_max: float
+    requests_max: float
+    over_tokens_max: float
+
+    def widened(self, inverse: float, requests: float, over_tokens: float) -> "Bounds":
+        """With one more slot in it."""
+        low, high, most, fullest = self
+        return Bounds(min(low, inverse), max(high, inverse), max(most, requests), max(fullest, over_tokens))
+
+
 class Loads:
     """The rows, kept current. One event loop owns it."""
 
@@ -42,8 +58,7 @@ class Loads:
         self._snapshot: Snapshot | None = None
         self._table: Table = np.ones((ROWS, 0))
         self._rows: list[Column] = []
-        self.rate_inverse_range = (0.0, 0.0)
-        """All of them lie within."""
+        self.bounds = Bounds(0.0, 0.0, 0.0, 0.0)
         self.capacity_share: Column = np.zeros(0)
         """1 / (capacity * ready endpoints), 0 where none is: its product with a row of tokens is their mean share."""
 
@@ -74,22 +89,25 @@ class Loads:
 
     def check(self, snapshot: Snapshot) -> None:
         """Assert the invariant. For tests."""
-        kept = self.current(snapshot).copy()
+        kept, bounds = self.current(snapshot).copy(), self.bounds
         self._rebuild(snapshot)
         np.testing.assert_allclose(kept, self._table, rtol=1e-12)
         rates = self._rates.rate_inverse[: snapshot.width]
-        low, high = self.rate_inverse_range
+        low, high, requests, over = bounds
         assert (low <= rates).all() and (rates <= high).all()
+        assert (kept[REQUESTS] <= requests).all() and (kept[OVER_TOKENS] <= over).all()
 
     def _renew(self, endpoint: Endpoint, snapshot: Snapshot) -> None:
-        slot, rows = endpoint.slot, self._rows
+        slot, rows, bounds = endpoint.slot, self._rows, self.bounds
         inverse = self._rates.rate_inverse.item(slot)
+        requests = endpoint.in_flight_requests
         reported = snapshot.reported_context_tokens.item(slot)
         context, memory = endpoint.context_tokens, endpoint.memory_tokens
-        slowed = endpoint.in_flight_requests * inverse
-        rows[REQUESTS][slot] = endpoint.in_flight_requests
+        over = (memory if memory > reported else reported) - snapshot.capacity_tokens.item(slot)
+        slowed = requests * inverse
+        rows[REQUESTS][slot] = requests
         rows[CONTEXT_TOKENS][slot] = context if context > reported else reported
-        rows[OVER_TOKENS][slot] = (memory if memory > reported else reported) - snapshot.capacity_tokens.item(slot)
+        rows[OVER_TOKENS][slot] = over
         rows[BACKLOG_SECONDS][slot] = endpoint.prefill_tokens * inverse
         rows[SLOWED][slot] = slowed
         rows[SLOWED_SQUARED][slot] = slowed * inverse
@@ -97,8 +115,9 @@ class Loads:
             rows[RATE_INVERSE][slot] = inverse
             if snapshot.foreign_requests is not None:
                 rows[FOREIGN][slot] = snapshot.foreign_requests.item(slot) * inverse
-            low, high = self.rate_inverse_range
-            self.rate_inverse_range = (min(low, inverse), max(high, inverse))
+            self.bounds = bounds = bounds.widened(inverse, requests, over)
+        if requests > bounds.requests_max or over > bounds.over_tokens_max:
+            self.bounds = bounds.widened(inverse, requests, over)
 
     def _rebuild(self, snapshot: Snapshot) -> None:
         width = snapshot.width
@@ -119,6 +138,11 @@ class Loads:
         np.multiply(0.0 if foreign is None else foreign, inverse, out=rows[FOREIGN])
         np.multiply(requests, inverse, out=rows[SLOWED])
         np.multiply(rows[SLOWED], inverse, out=rows[SLOWED_SQUARED])
-        self.rate_inverse_range = (float(inverse.min(initial=np.inf)), float(inverse.max(initial=0.0)))
+        self.bounds = Bounds(
+            float(inverse.min(initial=np.inf)),
+            float(inverse.max(initial=0.0)),
+            float(requests.max(initial=0.0)),
+            float(rows[OVER_TOKENS].max(initial=-np.inf)),
+        )
         self.capacity_share = snapshot.ready_mask / (capacity * max(1, snapshot.ready_count))
         self._snapshot = snapshot

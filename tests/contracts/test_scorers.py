@@ -10,6 +10,7 @@ from picker.config import Config, Routing, Weights
 from picker.prefix.index import NO_MATCH, Match
 from picker.scheduling import loads, normalized, scorers
 from picker.scheduling.columns import Columns, Shares, holdings
+from picker.scheduling.loads import Bounds
 
 ALL = {**scorers.SCORERS, **getattr(scorers, "OPTIONAL_SCORERS", {})}
 
@@ -57,7 +58,7 @@ def columns(
         "holdings": found,
         "nothing": nothing,
         "table": table,
-        "rate_inverse_range": (inverse.min(), inverse.max()),
+        "bounds": Bounds(inverse.min(), inverse.max(), table[loads.REQUESTS].max(), table[loads.OVER_TOKENS].max()),
         "capacity_tokens": np.full(width, 4e5),
         "waiting_requests": gauges * 10,
         "kv_cache_utilization": gauges,

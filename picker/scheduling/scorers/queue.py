@@ -17,17 +17,18 @@ from picker.scheduling.columns import Columns
 
 def seconds(columns: Columns) -> Column:
     """One value a slot."""
-    wait = overflow_seconds(columns)
-    wait += columns.backlog_seconds
-    return wait
+    overflow = overflow_seconds(columns)
+    return columns.backlog_seconds if overflow is None else columns.backlog_seconds + overflow
 
 
-def overflow_seconds(columns: Columns) -> Column:
-    """The wait for room alone."""
+def overflow_seconds(columns: Columns) -> Column | None:
+    """The wait for room alone; `None` where everybody has room."""
     routing, output = columns.routing, columns.mean_output_tokens
     wait: Column = columns.requests * (output / 2)
     wait += columns.over_tokens
     wait += columns.new_tokens
+    if wait.max() <= 0.0:
+        return None
     np.maximum(wait, 0.0, out=wait)
     wait *= output * routing.overflow_wait
     wait *= columns.step_seconds + routing.decode_step_seconds
