@@ -137,6 +137,10 @@ class TransportLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         float,
         Meta(gt=0, description="From accepting a connection to its preface and SETTINGS; TLS has the same time again."),
     ] = 10.0
+    tls_handshakes_max: Annotated[
+        int,
+        Meta(ge=1, description="TLS handshakes in progress at a time; beyond, the oldest gives way to the newest."),
+    ] = 256
     header_block_seconds: Annotated[float, Meta(gt=0, description="From HEADERS to END_HEADERS.")] = 10.0
     message_stall_seconds: Annotated[
         float,

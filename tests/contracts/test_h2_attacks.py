@@ -14,6 +14,7 @@ import hpack
 import pytest
 
 from picker.edge.h2 import H2Limits
+from picker.edge.tls import self_signed, server_context
 from tests.contracts.serving import Serving
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -159,6 +160,41 @@ def test_an_attack_is_ended_and_others_stay_served(attack: Callable[[int], None]
         assert failures == []
         assert served > 0
         assert server.errors == []
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("opening", [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"])
+def test_tls_handshakes_begun_and_not_finished_keep_nobody_out(opening: bytes, loop: str) -> None:
+    """Silent, stuck inside a ClientHello, or no TLS at all: ten times more than may be in progress."""
+    certificate = self_signed()
+    credentials = grpc.ssl_channel_credentials(certificate.chain_pem)
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", "localhost")]
+    limits = H2Limits(tls_handshakes_max=8, handshake_seconds=600)
+
+    def call(port: int) -> bytes:
+        with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
+            return channel.unary_unary("/test.Echo/Echo")(b"a new connection", timeout=20)
+
+    with Serving(limits, server_context(certificate), loop=loop) as server, contextlib.ExitStack() as stack:
+        assert call(server.port) == b"a new connection"
+        stuck = []
+        for _ in range(80):
+            stuck.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20)))
+            stuck[-1].sendall(opening)
+        assert call(server.port) == b"a new connection"
+        for made in stuck[:70]:  # the oldest were cut, long before their time
+            assert read_to_the_end(made)[2:] in (b"", b"\x01\x00\x02\x02\x46") or opening.startswith(b"GET")
+        assert server.errors == []
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_tls_handshake_has_its_time(loop: str) -> None:
+    limits = H2Limits(handshake_seconds=0.5)
+    with (
+        Serving(limits, server_context(self_signed()), loop=loop) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as silent,
+    ):
+        assert read_to_the_end(silent) == b""
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

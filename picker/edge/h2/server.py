@@ -5,10 +5,10 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
 
 from picker.edge.h2 import frames
 from picker.edge.h2.connection import Connection
+from picker.edge.h2.handshakes import TlsListener
 from picker.edge.h2.limits import H2Limits
 from picker.edge.h2.shared import Shared
 from picker.edge.transport import MethodTable
@@ -40,10 +40,10 @@ class H2Transport:
         self._host = host
         self._methods = methods
         self._limits = limits or H2Limits()
-        self._tls = self._tls_now = tls
+        self._tls = tls
         self._on_error = on_error
         self._on_fault = on_fault
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsListener | None = None
         self._shared: Shared | None = None
         self._connections: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -64,16 +64,11 @@ class H2Transport:
             call_later=loop.call_later,
             call_ended=self._call_ended,
         )
-        if self._tls is not None:
-            # asyncio binds a listener to one context; at each handshake this one gives way to the newest.
-            self._tls.sni_callback = self._newest_tls
-        self._server = await loop.create_server(
-            self._accept,
-            sock=self._bind(),
-            ssl=self._tls,
-            backlog=_BACKLOG,
-            ssl_handshake_timeout=None if self._tls is None else self._limits.handshake_seconds,
-        )
+        listening = self._bind()
+        if self._tls is None:
+            self._server = await loop.create_server(self._accept, sock=listening, backlog=_BACKLOG)
+        else:
+            self._server = TlsListener(listening, self._tls, self._limits, self._accept, self._on_error)
         self.port = self._server.sockets[0].getsockname()[1]
         self._timer = loop.call_later(_TICK_SECONDS, self._tick)
 
@@ -135,7 +130,9 @@ class H2Transport:
         """Use other certificates for connections from now on. The transport must have begun with TLS."""
         if self._tls is None:
             raise ValueError("this transport serves plaintext; TLS needs a restart")
-        self._tls_now = context
+        self._tls = context
+        if isinstance(self._server, TlsListener):
+            self._server.context = context
 
     @property
     def open_calls(self) -> int:
@@ -145,10 +142,6 @@ class H2Transport:
     async def _change(self) -> None:
         """A call or a connection has ended. Waiters share one event: it is new for each change."""
         await self._changed.wait()
-
-    def _newest_tls(self, peer: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: Any) -> None:
-        if self._tls_now is not None and peer.context is not self._tls_now:
-            peer.context = self._tls_now
 
     def _accept(self) -> Connection:
         assert self._shared is not None

@@ -439,7 +439,7 @@ def test_window_updates_in_step_with_data_meet_no_limit() -> None:
 
 def test_every_limit_is_attacked() -> None:
     attacked = {name.partition(":")[0] for name in ATTACKS}
-    elsewhere = {"handshake_seconds", "connections_max"}  # above, and where there are sockets
+    elsewhere = {"handshake_seconds", "connections_max", "tls_handshakes_max"}  # above, and where there are sockets
     assert attacked | elsewhere == {field.name for field in msgspec.structs.fields(H2Limits)}
 
 
