@@ -107,7 +107,8 @@ class VllmServer:
             "--served-model-name", MODEL, "--load-format", "dummy", "--dtype", "bfloat16", "--enforce-eager",
             "--max-model-len", str(MODEL_TOKENS_MAX), "--host", "127.0.0.1", "--port", str(port),
             "--block-size", str(BLOCK_TOKENS), "--num-gpu-blocks-override", str(BLOCKS),
-            "--enable-prompt-tokens-details", "--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
+            "--enable-prompt-tokens-details", "--enable-scale-out",
+            "--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
             "--lora-modules", *(f"{name}={folder / 'adapters' / name}" for name in adapters),
         ]  # fmt: skip
 

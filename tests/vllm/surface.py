@@ -70,6 +70,10 @@ def apis(stand: Stand) -> None:
         "completions": ("/v1/completions", {**prompt, "prompt": stand.text()}),
         "completions, streamed": ("/v1/completions", {**streamed, "prompt": stand.text()}),
         "completions, token ids": ("/v1/completions", {**prompt, "prompt": ids}),
+        "generate, token ids": (
+            "/inference/v1/generate",
+            {"token_ids": [each + 5 for each in ids], "sampling_params": {"max_tokens": 4}},
+        ),
         "responses": ("/v1/responses", {"input": stand.text(), "max_output_tokens": 4}),
         "responses, streamed": ("/v1/responses", {"input": stand.text(), "max_output_tokens": 4, "stream": True}),
         "messages": ("/v1/messages", {**prompt, "messages": [{"role": "user", "content": stand.text()}]}),
