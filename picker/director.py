@@ -31,7 +31,7 @@ from picker.scheduling.columns import Columns, holdings
 from picker.scheduling.ejection import EjectionBook
 from picker.scheduling.filters import FILTERS
 from picker.scheduling.filters.query import Query
-from picker.scheduling.loads import BACKLOG_SECONDS, Loads
+from picker.scheduling.loads import Loads
 from picker.scheduling.rates import Rates
 from picker.scheduling.stickiness import Stickiness, Stuck
 
@@ -190,7 +190,9 @@ class Director:
         charge = booking.charge
         if self.ledger.first_token(charge) and not charge.timed:
             tokens = charge.backlog_tokens + charge.prefill_tokens
-            self.rates.observe_prefill(charge.endpoint.slot, tokens, now - charge.charged_at_seconds)
+            own_share = charge.prefill_tokens / tokens if tokens else 0.0
+            seconds = now - charge.charged_at_seconds
+            self.rates.observe_prefill(charge.endpoint.slot, tokens, seconds, own_share=own_share)
 
     def not_streamed(self, booking: Booking) -> None:
         """The answer turned out not to stream: its prefill ends by the clock."""
@@ -301,7 +303,8 @@ class Director:
         return saturation.all_saturated(snapshot, standing, self._backlog_seconds(snapshot), self.config.saturation)
 
     def _backlog_seconds(self, snapshot: Snapshot) -> Column:
-        backlog: Column = self.loads.current(snapshot)[BACKLOG_SECONDS]
+        width = snapshot.width
+        backlog: Column = self.ledger.columns(width)[1] * self.rates.rate_inverse[:width]
         return backlog
 
     def _columns(self, request: InferenceRequest, snapshot: Snapshot, match: Match, now: float) -> Columns:
@@ -353,7 +356,7 @@ class Director:
         prompt_tokens = columns.prompt_tokens
         holding = columns.holding(slot) if columns.holdings else columns.nothing
         uncached = prompt_tokens - holding.held_tokens
-        inverse = columns.rate_inverse.item(slot)
+        inverse = self.rates.rate_inverse.item(slot)
         ttft = endpoint.prefill_tokens * inverse + uncached * inverse
         charge = self.ledger.charge(
             endpoint,

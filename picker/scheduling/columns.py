@@ -102,9 +102,9 @@ class Columns(msgspec.Struct):
         return int(self.table.shape[1])
 
     @property
-    def rate_inverse(self) -> Column:
-        """Seconds per token to prefill."""
-        return _row(self.table, loads.RATE_INVERSE)
+    def slowness(self) -> Column:
+        """How many times as long as elsewhere everything takes; seconds are multiplied by it."""
+        return _row(self.table, loads.SLOWNESS)
 
     @property
     def requests(self) -> Column:
@@ -112,10 +112,10 @@ class Columns(msgspec.Struct):
         return _row(self.table, loads.REQUESTS)
 
     @property
-    def backlog_seconds(self) -> Column:
+    def backlog_tokens(self) -> Column:
         """What is to be prefilled before this one: ours, and what the engine reports beyond it."""
         foreign = _row(self.table, loads.FOREIGN) * self.mean_uncached_tokens
-        return foreign + _row(self.table, loads.BACKLOG_SECONDS)
+        return foreign + _row(self.table, loads.BACKLOG_TOKENS)
 
     @property
     def step_seconds(self) -> Column:

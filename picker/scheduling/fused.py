@@ -1,44 +1,41 @@
 """The three objectives at once: what the scorers say, weighted and added, in one matrix product.
 
 Endpoints that hold equally much of a prompt have equal u and n; then each term of the rule is a
-number of this request times a row of `loads`, but for two that bend:
+number of this request times a row of `loads`, but for the wait for room, which bends:
 
-    u / R                      u       * RATE_INVERSE
-    a d min(x, x x / T)        a u     * SLOWED           where every x = u / R is above T
-                               a u u/T * SLOWED_SQUARED   where every x is below
-    (Q + foreign mean) / R     1       * BACKLOG_SECONDS  + mean * FOREIGN
-    E s (d + 1) + E c (K + p)  E s     * REQUESTS         + E c  * CONTEXT_TOKENS + E (s + c p)
+    x = u / R                  x                * ONES
+    x a d min(1, x / T)        x a min(1, x/T)  * REQUESTS
+    (Q + foreign mean) / R     1 / R            * BACKLOG_TOKENS + mean / R * FOREIGN
+    E s (d + 1) + E c (K + p)  E s              * REQUESTS + E c * CONTEXT_TOKENS + E (s + c p) * ONES
 
-Where some x are above T and some below, the scorers themselves are asked; where somebody may be
-full, the queue's scorer about the wait for room. Groups of few holders are put right one by one.
-A test holds the sum against the scorers'.
+and all of it times the endpoint's SLOWNESS. Where somebody may be full, the queue's scorer is asked
+about the wait for room. Groups of few holders are put right one by one. A test holds the sum
+against the scorers'.
 """
 
 import numpy as np
 
-from picker.config import Weights
+from picker.config import Routing, Weights
 from picker.pool.snapshot import Column, bits_to_slots
 from picker.scheduling.columns import FEW, Columns, Holding
 from picker.scheduling.loads import (
-    BACKLOG_SECONDS,
+    BACKLOG_TOKENS,
     CONTEXT_TOKENS,
     FOREIGN,
     ONES,
     OVER_TOKENS,
-    RATE_INVERSE,
     REQUESTS,
     ROWS,
-    SLOWED,
-    SLOWED_SQUARED,
+    SLOWNESS,
 )
-from picker.scheduling.scorers import kv, prefix, queue
+from picker.scheduling.scorers import queue
 
 # The order of the sums below is that of the rows.
-assert (RATE_INVERSE, REQUESTS, CONTEXT_TOKENS, OVER_TOKENS, BACKLOG_SECONDS) == (0, 1, 2, 3, 4)
-assert (FOREIGN, SLOWED, SLOWED_SQUARED, ONES, ROWS) == (5, 6, 7, 8, 9)
+assert (REQUESTS, CONTEXT_TOKENS, BACKLOG_TOKENS, FOREIGN, ONES) == (0, 1, 2, 3, 4)
+assert (OVER_TOKENS, SLOWNESS, ROWS) == (5, 6, 7)
 
 
-Sum = tuple[float, float, float, float, float, float, float, float, float]
+Sum = tuple[float, float, float, float, float, float, float]
 """What each row counts."""
 
 
@@ -49,30 +46,27 @@ def cost(columns: Columns, weights: Weights) -> Column:
     sums: list[Sum] = []
     few: list[Holding] = []
     many: list[int] = []
+    routing, table = columns.routing, columns.table
     decoding = columns.output_tokens * weights.kv / weights.prefix
-    sequence = columns.routing.decode_seconds_per_sequence * decoding
-    token = columns.routing.decode_seconds_per_token * decoding
-    rest = (sequence, token, 0.0, queue_weight, queue_weight * columns.mean_uncached_tokens)
+    sequence = routing.decode_seconds_per_sequence * decoding
+    token = routing.decode_seconds_per_token * decoding
+    inverse = 1.0 / routing.prefill_tokens_per_second
+    waiting = queue_weight * inverse
+    foreign = waiting * columns.mean_uncached_tokens
     constant = sequence + token * columns.prompt_tokens
-    low, high, requests_max, over_tokens_max = columns.bounds
-    disturbance, ramp = columns.routing.decode_disturbance, columns.routing.disturbance_seconds
+    requests_max, over_tokens_max = columns.bounds
     for group in groups:
         if many and group.bits.bit_count() <= FEW:
             few.append(group)
             continue
         many.append(group.bits)
-        unmatched = group.unmatched_tokens
-        if unmatched * high <= ramp:
-            sums.append((unmatched, *rest, 0.0, disturbance / ramp * unmatched * unmatched, constant))
-        elif unmatched * low >= ramp:
-            sums.append((unmatched, *rest, disturbance * unmatched, 0.0, constant))
-        else:
-            return _scored(columns, weights)
+        alone = group.unmatched_tokens * inverse
+        sums.append((sequence + _disturbed(alone, routing), token, waiting, foreign, alone + constant, 0.0, 0.0))
     total: Column
     if len(sums) == 1:
-        total = np.array(sums[0]).dot(columns.table)
+        total = np.array(sums[0]).dot(table)
     else:
-        rows = np.array(sums).dot(columns.table)
+        rows = np.array(sums).dot(table)
         total = rows[0]
         for bits, row in zip(many[1:], rows[1:], strict=True):
             slots = bits_to_slots(bits, len(total))
@@ -83,15 +77,14 @@ def cost(columns: Columns, weights: Weights) -> Column:
     overflow = queue.overflow_seconds(columns) if fullest > 0.0 else None
     if overflow is not None:
         total += overflow * queue_weight
+    total *= table[SLOWNESS]
     return total
 
 
-def _scored(columns: Columns, weights: Weights) -> Column:
-    """The same by the scorers' own words."""
-    total: Column = kv.seconds(columns) * (weights.kv / weights.prefix)
-    total += queue.seconds(columns) * (weights.queue / weights.prefix)
-    total += prefix.seconds(columns)
-    return total
+def _disturbed(alone: float, routing: Routing) -> float:
+    """Seconds that each request beside it adds to a prefill of `alone` seconds."""
+    ramp = routing.disturbance_seconds
+    return alone * routing.decode_disturbance * (alone / ramp if alone < ramp else 1.0)
 
 
 def _largest_first(columns: Columns) -> list[Holding]:
@@ -107,18 +100,15 @@ def _largest_first(columns: Columns) -> list[Holding]:
 
 def _put_right(total: Column, groups: list[Holding], thought: float, columns: Columns) -> None:
     """The few who hold otherwise: their own prefill for that of one with `thought` tokens unmatched."""
-    routing = columns.routing
-    disturbance, ramp = routing.decode_disturbance, routing.disturbance_seconds
-    table = columns.table
-    inverses, requests = table[RATE_INVERSE], table[REQUESTS]
+    routing, requests = columns.routing, columns.table[REQUESTS]
+    inverse = 1.0 / routing.prefill_tokens_per_second
+    theirs = thought * inverse
+    their_disturbance = _disturbed(theirs, routing)
     for group in groups:
-        bits, unmatched = group.bits, group.unmatched_tokens
+        bits, mine = group.bits, group.unmatched_tokens * inverse
+        more, beside = mine - theirs, _disturbed(mine, routing) - their_disturbance
         while bits:
             least = bits & -bits
             bits ^= least
             slot = least.bit_length() - 1
-            inverse, beside = inverses.item(slot), disturbance * requests.item(slot)
-            mine, theirs = unmatched * inverse, thought * inverse
-            mine *= 1.0 + beside * (mine / ramp if mine < ramp else 1.0)
-            theirs *= 1.0 + beside * (theirs / ramp if theirs < ramp else 1.0)
-            total[slot] += mine - theirs
+            total[slot] += more + beside * requests.item(slot)

@@ -21,32 +21,23 @@ from picker.scheduling.rates import Rates
 Table = npt.NDArray[np.float64]
 """Shape `(ROWS, width)`, C order."""
 
-ROWS = 9
+ROWS = 7
 (
-    RATE_INVERSE,  # seconds per token to prefill
     REQUESTS,  # of ours in flight
     CONTEXT_TOKENS,  # of those that decode, ours or as reported, whichever is more
-    OVER_TOKENS,  # KV cache in use, less its capacity: below 0 there is room
-    BACKLOG_SECONDS,  # what of ours is to be prefilled before a new request
-    FOREIGN,  # requests of others that wait, times RATE_INVERSE
-    SLOWED,  # REQUESTS * RATE_INVERSE
-    SLOWED_SQUARED,  # REQUESTS * RATE_INVERSE ** 2
+    BACKLOG_TOKENS,  # what of ours is to be prefilled before a new request
+    FOREIGN,  # requests of others that wait
     ONES,
+    OVER_TOKENS,  # KV cache in use, less its capacity: below 0 there is room
+    SLOWNESS,  # how many times as long everything takes there
 ) = range(ROWS)
 
 
 class Bounds(NamedTuple):
-    """What the rows lie within: sure, not tight. Tells cheaply that nobody is full, or that rates are alike."""
+    """What the rows lie within: sure, not tight. Tells cheaply that nobody is full."""
 
-    rate_inverse_min: float
-    rate_inverse_max: float
     requests_max: float
     over_tokens_max: float
-
-    def widened(self, inverse: float, requests: float, over_tokens: float) -> "Bounds":
-        """With one more slot in it."""
-        low, high, most, fullest = self
-        return Bounds(min(low, inverse), max(high, inverse), max(most, requests), max(fullest, over_tokens))
 
 
 class Loads:
@@ -58,7 +49,7 @@ class Loads:
         self._snapshot: Snapshot | None = None
         self._table: Table = np.ones((ROWS, 0))
         self._rows: list[Column] = []
-        self.bounds = Bounds(0.0, 0.0, 0.0, 0.0)
+        self.bounds = Bounds(0.0, 0.0)
         self.capacity_share: Column = np.zeros(0)
         """1 / (capacity * ready endpoints), 0 where none is: its product with a row of tokens is their mean share."""
 
@@ -92,32 +83,22 @@ class Loads:
         kept, bounds = self.current(snapshot).copy(), self.bounds
         self._rebuild(snapshot)
         np.testing.assert_allclose(kept, self._table, rtol=1e-12)
-        rates = self._rates.rate_inverse[: snapshot.width]
-        low, high, requests, over = bounds
-        assert (low <= rates).all() and (rates <= high).all()
+        requests, over = bounds
         assert (kept[REQUESTS] <= requests).all() and (kept[OVER_TOKENS] <= over).all()
 
     def _renew(self, endpoint: Endpoint, snapshot: Snapshot) -> None:
         slot, rows, bounds = endpoint.slot, self._rows, self.bounds
-        inverse = self._rates.rate_inverse.item(slot)
         requests = endpoint.in_flight_requests
         reported = snapshot.reported_context_tokens.item(slot)
         context, memory = endpoint.context_tokens, endpoint.memory_tokens
         over = (memory if memory > reported else reported) - snapshot.capacity_tokens.item(slot)
-        slowed = requests * inverse
         rows[REQUESTS][slot] = requests
         rows[CONTEXT_TOKENS][slot] = context if context > reported else reported
         rows[OVER_TOKENS][slot] = over
-        rows[BACKLOG_SECONDS][slot] = endpoint.prefill_tokens * inverse
-        rows[SLOWED][slot] = slowed
-        rows[SLOWED_SQUARED][slot] = slowed * inverse
-        if inverse != rows[RATE_INVERSE].item(slot):
-            rows[RATE_INVERSE][slot] = inverse
-            if snapshot.foreign_requests is not None:
-                rows[FOREIGN][slot] = snapshot.foreign_requests.item(slot) * inverse
-            self.bounds = bounds = bounds.widened(inverse, requests, over)
+        rows[BACKLOG_TOKENS][slot] = endpoint.prefill_tokens
+        rows[SLOWNESS][slot] = self._rates.slowness.item(slot)
         if requests > bounds.requests_max or over > bounds.over_tokens_max:
-            self.bounds = bounds.widened(inverse, requests, over)
+            self.bounds = Bounds(max(bounds.requests_max, requests), max(bounds.over_tokens_max, over))
 
     def _rebuild(self, snapshot: Snapshot) -> None:
         width = snapshot.width
@@ -125,24 +106,16 @@ class Loads:
             self._table = np.ones((ROWS, width))
             self._rows = list(self._table)
         rows = self._rows
-        inverse = self._rates.rate_inverse[:width]
         requests, backlog, context, memory = self._ledger.columns(width)
         reported, capacity = snapshot.reported_context_tokens, snapshot.capacity_tokens
-        rows[RATE_INVERSE][:] = inverse
         rows[REQUESTS][:] = requests
         np.maximum(context, reported, out=rows[CONTEXT_TOKENS])
         np.maximum(memory, reported, out=rows[OVER_TOKENS])
         rows[OVER_TOKENS] -= capacity
-        np.multiply(backlog, inverse, out=rows[BACKLOG_SECONDS])
+        rows[BACKLOG_TOKENS][:] = backlog
         foreign = snapshot.foreign_requests
-        np.multiply(0.0 if foreign is None else foreign, inverse, out=rows[FOREIGN])
-        np.multiply(requests, inverse, out=rows[SLOWED])
-        np.multiply(rows[SLOWED], inverse, out=rows[SLOWED_SQUARED])
-        self.bounds = Bounds(
-            float(inverse.min(initial=np.inf)),
-            float(inverse.max(initial=0.0)),
-            float(requests.max(initial=0.0)),
-            float(rows[OVER_TOKENS].max(initial=-np.inf)),
-        )
+        rows[FOREIGN][:] = 0.0 if foreign is None else foreign
+        rows[SLOWNESS][:] = self._rates.slowness[:width]
+        self.bounds = Bounds(float(requests.max(initial=0.0)), float(rows[OVER_TOKENS].max(initial=-np.inf)))
         self.capacity_share = snapshot.ready_mask / (capacity * max(1, snapshot.ready_count))
         self._snapshot = snapshot

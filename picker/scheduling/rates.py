@@ -1,16 +1,22 @@
 """What is learned while serving: prefill rates per endpoint, sizes per model.
 
-* prefill rate R_r: the tokens ahead of and in a request, over the time to its first body chunk;
+* seconds a prefill token takes on an endpoint: the time to a request's first body chunk over the
+  tokens ahead of and in it; what predictions, timers and saturation read;
+* slowness of an endpoint: that time over the pool's; what choices read;
 * bytes per token of a model: prompt bytes over the `usage` that responses report;
 * output tokens of a model: running mean;
 * uncached tokens of a request: running mean over all.
 
-Exponential means with a floor on the sample's size, so that one odd answer moves little. A
-uniform error in R changes nothing in a pool of equals (docs/routing.md); what is learned is
-their difference. Models are named by clients, so their number is bounded.
+Exponential means with a floor on the sample's size, so that one odd answer moves little. Choices
+need the endpoints' differences alone: the balance of waiting and decoding is the configuration's,
+and an endpoint slow to prefill is as slow to decode. So each sample is compared with the pool's
+level of that moment, which a busy hour lifts for all; an endpoint that is not known yet is like the
+others; and differences as small as chance and load make them count for little (docs/routing.md).
+Models are named by clients, so their number is bounded.
 """
 
 from collections import OrderedDict
+from math import exp, log
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +30,14 @@ _RATE_SAMPLE_TOKENS_MIN = 1024
 """Below this the time to the first token is mostly a decode step and the network."""
 _RATE_SPAN = 30.0
 """A learned rate stays within this factor of the configured one."""
+_POOL_STEP = 0.02
+"""The same for the pool's level, which all endpoints teach."""
+_PRIOR_SAMPLES = 3
+"""What the assumption that an endpoint is like the others counts at first."""
+_NOTICED = log(2.2)
+"""A logarithm: a difference this large counts fully, a smaller one times the square of its share of this."""
+_DEVIATION_MAX = log(10.0)
+"""Of a sample, so that an endpoint's first one, which may have waited for a compilation, decides nothing."""
 _PROMPT_SAMPLE_BYTES_MIN = 512
 _NAME_CHARS_MAX = 256
 """Of a model's name, which a client may make as long as a body."""
@@ -45,12 +59,25 @@ class Rates:
         self._models: OrderedDict[str, ModelSizes] = OrderedDict()
         self._unknown = ModelSizes(routing.bytes_per_token, routing.output_tokens)
         self.rate_inverse = np.full(8, 1.0 / routing.prefill_tokens_per_second)
+        """Seconds a prefill token takes, by slot."""
+        self.slowness = np.ones(8)
+        """How many times as long as in the pool as a whole, by slot; 1 where nothing else is known."""
+        self._deviations = [0.0] * 8
+        """Its logarithm as measured, by slot."""
+        self._samples = [0.0] * 8
+        """How many taught it, each by its weight."""
+        self._pool_level = 0.0
+        """Mean logarithm of the seconds a prefill token takes, over all endpoints' samples."""
+        self._pool_samples = 0
         self.mean_uncached_tokens = 512.0
 
     def reconfigure(self, routing: Routing, *, models_max: int) -> None:
         """Other constants from now on. What was learned stays."""
         if not routing.learn or routing.prefill_tokens_per_second != self._routing.prefill_tokens_per_second:
             self.rate_inverse[:] = 1.0 / routing.prefill_tokens_per_second
+        if not routing.learn:
+            for slot in range(len(self.slowness)):
+                self._forget_slowness(slot)
         self._routing = routing
         self._unknown = ModelSizes(routing.bytes_per_token, routing.output_tokens)
         self._models_max = models_max
@@ -59,10 +86,13 @@ class Rates:
         """A slot begins a new life: nothing is known of it."""
         unknown = 1.0 / self._routing.prefill_tokens_per_second
         if slot >= len(self.rate_inverse):
-            column = np.full(max(slot + 1, 2 * len(self.rate_inverse)), unknown)
-            column[: len(self.rate_inverse)] = self.rate_inverse
-            self.rate_inverse = column
+            more = max(slot + 1, 2 * len(self.rate_inverse)) - len(self.rate_inverse)
+            self.rate_inverse = np.append(self.rate_inverse, np.full(more, unknown))
+            self.slowness = np.append(self.slowness, np.ones(more))
+            self._deviations += [0.0] * more
+            self._samples += [0.0] * more
         self.rate_inverse[slot] = unknown
+        self._forget_slowness(slot)
 
     def model(self, name: str | None) -> ModelSizes:
         """What is known of this model's requests; the configured start where nothing is."""
@@ -71,13 +101,17 @@ class Rates:
             found = self._models.get(_key(name))
         return found or self._unknown
 
-    def observe_prefill(self, slot: int, tokens: float, seconds: float) -> None:
-        """A streamed answer's first chunk came `seconds` after its pick, with `tokens` to compute until then."""
+    def observe_prefill(self, slot: int, tokens: float, seconds: float, *, own_share: float = 1.0) -> None:
+        """A streamed answer's first chunk came `seconds` after its pick, with `tokens` to compute until then.
+
+        `own_share`: how much of these were its own. What was ahead of it is an estimate, so it teaches less.
+        """
         if not self._routing.learn or slot < 0 or tokens < _RATE_SAMPLE_TOKENS_MIN or seconds <= 0:
             return
         start = 1.0 / self._routing.prefill_tokens_per_second
         sample = min(max(seconds / tokens, start / _RATE_SPAN), start * _RATE_SPAN)
         self.rate_inverse[slot] += _STEP * (sample - self.rate_inverse[slot])
+        self._compare(slot, log(sample), own_share)
 
     def observe_uncached(self, tokens: float) -> None:
         """A request was charged with this many tokens to prefill."""
@@ -98,6 +132,21 @@ class Rates:
         self._models.move_to_end(key)
         while len(self._models) > self._models_max:
             self._models.popitem(last=False)
+
+    def _compare(self, slot: int, level: float, weight: float) -> None:
+        self._pool_samples += 1
+        self._pool_level += max(_POOL_STEP, 1 / self._pool_samples) * (level - self._pool_level)
+        deviation = min(max(level - self._pool_level, -_DEVIATION_MAX), _DEVIATION_MAX)
+        step = weight * max(_STEP, 1 / (1 + self._samples[slot] + _PRIOR_SAMPLES))
+        self._samples[slot] += weight
+        self._deviations[slot] += step * (deviation - self._deviations[slot])
+        noticed = min(1.0, (self._deviations[slot] / _NOTICED) ** 2)
+        self.slowness[slot] = exp(self._deviations[slot] * noticed)
+
+    def _forget_slowness(self, slot: int) -> None:
+        self.slowness[slot] = 1.0
+        self._deviations[slot] = 0.0
+        self._samples[slot] = 0.0
 
 
 def _key(name: str | None) -> str:

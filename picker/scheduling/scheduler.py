@@ -3,7 +3,7 @@
     best = least(among)
     hot  = holders of >= threshold of the prompt; if none: those with >= 0.8 of the longest match
     home = least(hot)
-    pick = home  if  cost[home] - cost[best] <= k * (work saved by home) / R_home   else best
+    pick = home  if  cost[home] - cost[best] <= k * (seconds of prefill saved by home)   else best
     with probability epsilon: x = least(others); if cost[x] - cost[pick] <= regret: pick = x
 
 `least` is random among those within max(1 ms, 2 %) of the least, so that several pickers, and
@@ -116,7 +116,9 @@ def choose(
             slot, reason = home, Reason.AFFINITY
             if home != best:
                 saved = columns.holding(best).unmatched_tokens - columns.holding(home).unmatched_tokens
-                worth = config.routing.affinity_break * saved * columns.rate_inverse.item(home) if saved > 0.0 else 0.0
+                routing = config.routing
+                worth = routing.affinity_break * max(0.0, saved) * columns.slowness.item(home)
+                worth /= routing.prefill_tokens_per_second
                 if cost.item(home) - cost.item(best) > worth:
                     slot, reason = best, Reason.BREAK
     standing = len(cost) if among is None else np.count_nonzero(among)

@@ -26,7 +26,7 @@ def columns(
 ) -> Columns:
     """Columns of `width` slots: an idle pool, a busy one, one full beyond measure, one of which nothing is known.
 
-    `rows`: other values for rows of the table; those that depend on others follow.
+    `rows`: other values for rows of the table.
     """
     rng = np.random.default_rng(width)
     scale = {"idle": 0.0, "busy": 1.0, "full": 1e6, "unknown": 1.0}[kind]
@@ -34,17 +34,13 @@ def columns(
     holds = rng.random(width) > 0.5 if kind != "idle" else np.zeros(width, dtype=bool)
     holders = sum(1 << slot for slot in np.flatnonzero(holds).tolist())
     table = np.ones((loads.ROWS, width))
-    table[loads.RATE_INVERSE] = 1e-4
     table[loads.REQUESTS] = np.floor(rng.random(width) * 10 * scale)
     table[loads.CONTEXT_TOKENS] = rng.random(width) * 1e5 * scale
     table[loads.OVER_TOKENS] = rng.random(width) * 1e5 * scale - 4e5
-    table[loads.BACKLOG_SECONDS] = rng.random(width) * scale
-    table[loads.FOREIGN] = 0.0 if kind == "unknown" else np.floor(rng.random(width) * 5 * scale) * 1e-4
+    table[loads.BACKLOG_TOKENS] = rng.random(width) * 1e4 * scale
+    table[loads.FOREIGN] = 0.0 if kind == "unknown" else np.floor(rng.random(width) * 5 * scale)
     for row, values in (rows or {}).items():
         table[row] = values
-    table[loads.SLOWED] = table[loads.REQUESTS] * table[loads.RATE_INVERSE]
-    table[loads.SLOWED_SQUARED] = table[loads.SLOWED] * table[loads.RATE_INVERSE]
-    inverse = table[loads.RATE_INVERSE]
     tokens = more.get("prompt_tokens", 25_600.0)
     match = Match(((holders, 100),) if holders else (), (), 100) if match is None else match
     found, nothing = holdings(match, (1 << width) - 1, tokens, 4.0, shared)
@@ -58,7 +54,7 @@ def columns(
         "holdings": found,
         "nothing": nothing,
         "table": table,
-        "bounds": Bounds(inverse.min(), inverse.max(), table[loads.REQUESTS].max(), table[loads.OVER_TOKENS].max()),
+        "bounds": Bounds(table[loads.REQUESTS].max(), table[loads.OVER_TOKENS].max()),
         "capacity_tokens": np.full(width, 4e5),
         "waiting_requests": gauges * 10,
         "kv_cache_utilization": gauges,
@@ -109,12 +105,12 @@ def test_a_scorer_stands_the_edges(name, edge):
 @pytest.mark.parametrize("name", sorted(scorers.SCORERS))
 def test_a_slower_or_fuller_endpoint_never_scores_better(name):
     counted = {
-        loads.RATE_INVERSE: 1e-4,
         loads.REQUESTS: 10.0,
         loads.CONTEXT_TOKENS: 1e5,
         loads.OVER_TOKENS: 1e5,
-        loads.BACKLOG_SECONDS: 1.0,
-        loads.FOREIGN: 1e-3,
+        loads.BACKLOG_TOKENS: 1e4,
+        loads.FOREIGN: 10.0,
+        loads.SLOWNESS: 1.0,
     }
     for worse, much in counted.items():
         given = columns(2, match=NO_MATCH, rows=counted | {worse: np.array([1.0, 2.0]) * much})

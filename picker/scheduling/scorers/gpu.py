@@ -1,6 +1,6 @@
 """Seconds that a busy GPU adds to this request's own work: its prefill and its decoding, alone.
 
-    utilisation * (u_r / R_r + E * (s + c * p))
+    f_r * utilisation * (u_r / R + E * (s + c * p))
 
 A GPU that is busy for a share of the time lets as much of the work wait. Endpoints whose
 utilisation is unknown count as the mean of those that are known: neither idle nor busy.
@@ -23,7 +23,8 @@ def seconds(columns: Columns) -> Column | None:
     busy = np.where(unknown, reported[~unknown].mean(), reported)
     routing = columns.routing
     step = routing.decode_seconds_per_sequence + routing.decode_seconds_per_token * columns.prompt_tokens
-    own: Column = columns.unmatched_tokens * columns.rate_inverse
+    own: Column = columns.unmatched_tokens / routing.prefill_tokens_per_second
     own += columns.output_tokens * step
     own *= busy
+    own *= columns.slowness
     return own

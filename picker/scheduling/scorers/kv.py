@@ -1,6 +1,6 @@
 """Seconds of decoding here: a step takes longer the more sequences and context share it.
 
-    E * step_r,   step_r = s * (d_r + 1) + c * (K_r + p)
+    f_r * E * step_r,   step_r = s * (d_r + 1) + c * (K_r + p)
 
 beyond what a step costs everywhere (reading the weights), which changes no choice.
 """
@@ -12,4 +12,5 @@ from picker.scheduling.columns import Columns
 def seconds(columns: Columns) -> Column:
     """One value a slot."""
     decoding: Column = columns.step_seconds * columns.output_tokens
+    decoding *= columns.slowness
     return decoding

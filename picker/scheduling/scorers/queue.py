@@ -1,7 +1,7 @@
 """Seconds until this request's prefill begins: what was sent there before it, and room for it.
 
-    (Q_r + foreign_r * mean uncached tokens) / R_r
-    + g * max(0, M_r + d_r * E / 2 + n_r - C_r) * E * (t0 + step_r) / C_r
+    f_r * ( (Q_r + foreign_r * mean uncached tokens) / R
+            + g * max(0, M_r + d_r * E / 2 + n_r - C_r) * E * (t0 + step_r) / C_r )
 
 Q_r is our own books and current to the request; foreign_r is what the engine reports waiting
 beyond them, from clients that do not pass here. What does not fit into the capacity C_r waits
@@ -17,12 +17,16 @@ from picker.scheduling.columns import Columns
 
 def seconds(columns: Columns) -> Column:
     """One value a slot."""
+    wait: Column = columns.backlog_tokens / columns.routing.prefill_tokens_per_second
     overflow = overflow_seconds(columns)
-    return columns.backlog_seconds if overflow is None else columns.backlog_seconds + overflow
+    if overflow is not None:
+        wait += overflow
+    wait *= columns.slowness
+    return wait
 
 
 def overflow_seconds(columns: Columns) -> Column | None:
-    """The wait for room alone; `None` where everybody has room."""
+    """The wait for room alone, before the endpoint's slowness; `None` where everybody has room."""
     routing, output = columns.routing, columns.mean_output_tokens
     wait: Column = columns.requests * (output / 2)
     wait += columns.over_tokens

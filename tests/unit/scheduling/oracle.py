@@ -6,7 +6,7 @@ it permits is listed.
 
 from dataclasses import dataclass, field
 
-A, T, G, K_BREAK, T0, S, C = 0.2, 1.0, 1.0, 4.0, 0.01, 5e-5, 5.6e-8
+R, A, T, G, K_BREAK, T0, S, C = 10_000.0, 0.2, 1.0, 1.0, 4.0, 0.01, 5e-5, 5.6e-8
 TINY = 1e-9
 
 
@@ -15,7 +15,7 @@ class One:
     """An endpoint as the rule sees it."""
 
     name: str
-    R: float = 10_000.0
+    slowness: float = 1.0
     Q: float = 0.0
     foreign: float = 0.0
     d: int = 0
@@ -64,12 +64,14 @@ class Rule:
         mean = self.mean_output
         over = max(0.0, k + one.d * mean / 2 + self.p - one.capacity)
         step = S * (one.d + 1) + C * (k + self.p)
-        x = u / one.R
-        return {
+        x = u / R
+        turnover = mean * (T0 + step)
+        nominal = {
             "prefix": x * (1 + A * one.d * min(1, x / T)),
-            "queue": (one.Q + one.foreign * self.mean_uncached) / one.R + G * over * mean * (T0 + step) / one.capacity,
+            "queue": (one.Q + one.foreign * self.mean_uncached) / R + G * over / one.capacity * turnover,
             "kv": e * step,
         }
+        return {name: one.slowness * value for name, value in nominal.items()}
 
     def cost(self, one: One) -> float:
         part = self.seconds(one)
@@ -102,7 +104,7 @@ class Rule:
                 continue
             for home in self.least(hot):
                 more = self.cost(home) - self.cost(best)
-                worth = K_BREAK * max(0.0, self.m(home) - self.m(best)) / home.R
+                worth = K_BREAK * max(0.0, self.m(home) - self.m(best)) / R * home.slowness
                 if more <= worth + TINY:
                     found.add((home.name, "affinity"))
                 if more > worth - TINY:

@@ -20,7 +20,7 @@ worlds = st.fixed_dictionaries(
         "width": st.sampled_from([1, 2, 9, 20, 70]),
         "kind": st.sampled_from(["idle", "busy", "full", "unknown"]),
         "prompt_tokens": st.sampled_from([0.0, 1.0, 700.0, 9_999.0, 10_000.0, 25_600.0, 400_000.0]),
-        "rates": st.sampled_from([(1e-4, 1e-4), (3e-5, 3e-4), (1e-6, 1e-2)]),
+        "slowness": st.sampled_from([(1.0, 1.0), (0.3, 3.0), (0.01, 100.0)]),
         "shares": st.lists(st.floats(0.0, 1.0), max_size=4),
         "shared": st.sampled_from([(), ((256.0, 0.2),), ((256.0, 0.2), (2_560.0, 0.7))]),
         "output_tokens": st.sampled_from([0.0, 250.0]),
@@ -42,11 +42,11 @@ def test_the_sum_is_the_scorers(world):
         some = [slot for slot in some if slot not in left]
         if some:
             steps.append((sum(1 << slot for slot in some), share))
-    low, high = world["rates"]
+    low, high = world["slowness"]
     given_columns = columns(
         width,
         kind=world["kind"],
-        rows={loads.RATE_INVERSE: np.array([rng.uniform(low, high) for _ in range(width)])},
+        rows={loads.SLOWNESS: np.array([rng.uniform(low, high) for _ in range(width)])},
         prompt_tokens=world["prompt_tokens"],
         output_tokens=world["output_tokens"],
         match=Match(tuple(steps), (), blocks),

@@ -1,5 +1,8 @@
 """What is learned: bounded, slow to move, per endpoint and per model, and forgotten with whom it was learned from."""
 
+from math import exp
+from random import Random
+
 import pytest
 
 from picker.config import Routing
@@ -120,3 +123,56 @@ def test_a_reload_keeps_what_was_learned_unless_the_constant_itself_changed(rate
     assert rate(rates) == learned
     rates.reconfigure(Routing(prefill_tokens_per_second=5000.0), models_max=3)
     assert rate(rates) == pytest.approx(5000)
+
+
+def teach(rates, rounds, seconds_per_token, *, slots=range(4), noise=0.0):
+    """Each slot answers in turn, `seconds_per_token[slot]` a token but for the noise."""
+    rng = Random(1)
+    for _ in range(rounds):
+        for slot in slots:
+            rates.observe_prefill(slot, 4000, 4000 * seconds_per_token[slot] * exp(rng.gauss(0.0, noise)))
+
+
+@pytest.mark.parametrize("true_rate", [3_000.0, 10_000.0, 30_000.0])
+def test_equals_are_equals_whatever_their_rate_and_however_their_samples_scatter(rates, true_rate):
+    teach(rates, 200, [1 / true_rate] * 4, noise=0.7)
+    assert rates.slowness[:4] == pytest.approx(1.0, abs=0.1)
+
+
+def test_one_of_a_third_of_the_speed_is_found_within_thirty_answers(rates):
+    teach(rates, 30, [1 / 30_000] * 3 + [1 / 9_000], noise=0.3)
+    ratios = rates.slowness[3] / rates.slowness[:3]
+    assert ((ratios > 1.8) & (ratios < 3.4)).all()
+
+
+def test_a_busy_hour_makes_nobody_slow(rates):
+    teach(rates, 50, [1 / 30_000] * 3 + [1 / 9_000])
+    for slower in (5, 1):
+        teach(rates, 50, [slower / 30_000] * 3 + [slower / 9_000])
+        assert rates.slowness[:3] == pytest.approx(1.0, abs=0.2) and 1.8 < rates.slowness[3] < 3.4
+
+
+def test_nobody_knows_it_yet_so_it_is_like_the_others(rates):
+    teach(rates, 100, [1 / 30_000] * 3, slots=range(3))
+    assert rates.slowness[3] == 1.0 and rates.slowness[:3] == pytest.approx(1.0)
+    rates.adopt(3)
+    rates.observe_prefill(3, 4000, 4.0)  # thirty times as long, once
+    assert rates.slowness[3] < 2.0
+
+
+def test_slowness_is_forgotten_with_the_endpoint_and_where_learning_ends(rates):
+    for forget in (lambda: rates.adopt(3), lambda: rates.reconfigure(Routing(learn=False), models_max=3)):
+        teach(rates, 60, [1 / 30_000] * 3 + [1 / 9_000])
+        assert rates.slowness[3] > 2
+        forget()
+        assert rates.slowness[3] == 1.0
+    teach(rates, 60, [1 / 30_000] * 3 + [1 / 9_000])
+    assert (rates.slowness == 1.0).all()
+
+
+@pytest.mark.parametrize("seconds", [1e-12, 1e6])
+def test_slowness_is_bounded(rates, seconds):
+    for _ in range(500):
+        rates.observe_prefill(0, 2000, 0.2)
+        rates.observe_prefill(1, 2000, seconds)
+    assert ((rates.slowness >= 1 / 10.001) & (rates.slowness <= 10.001)).all()

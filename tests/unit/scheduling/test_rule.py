@@ -20,7 +20,7 @@ NOW = 1000.0
 charges = st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 120_000), st.booleans()), max_size=6)
 endpoints = st.fixed_dictionaries(
     {
-        "R": st.sampled_from([10_000.0, 10_000.0, 2_500.0, 40_000.0, 333.3]),
+        "slowness": st.sampled_from([1.0, 1.0, 4.0, 0.25, 30.0]),
         "charges": charges,
         "waiting": st.none() | st.integers(0, 12),
         "utilization": st.none() | st.floats(0, 1),
@@ -63,8 +63,8 @@ def build(state) -> tuple[Director, InferenceRequest, list[str] | None, Rule]:
     hashes = block_hashes(chain_seed("m", None), prompt)
     for name, given_one in zip(names, state["endpoints"], strict=True):
         endpoint = director.datastore.find(name)
-        one = One(name, R=given_one["R"])
-        director.rates.rate_inverse[endpoint.slot] = 1 / one.R
+        one = One(name, slowness=given_one["slowness"])
+        director.rates.slowness[endpoint.slot] = one.slowness
         waiting_for_first = 0
         for prefill, context, begun in given_one["charges"]:
             charge = director.ledger.charge(endpoint, prefill_tokens=prefill, context_tokens=context, now=NOW)
