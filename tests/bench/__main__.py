@@ -1,6 +1,7 @@
 """`make bench`: where every figure of docs/benchmarks.md comes from. Prints tables; `--json FILE` keeps them.
 
-Parts: decision, envoy, streams, scraping, start, memory. Each has its baseline in the same run.
+Parts: calibration, decision, offline, envoy, streams, scraping, start, memory, growth. Each has its baseline in
+the same run.
 `--markdown` prints what docs/benchmarks.md shows; `python -m tests.bench.plot` rewrites the page.
 """
 
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from picker.edge.malloc import tune_malloc
 from picker.sim.envoy import EnvoyProcess
-from tests.bench import decision, raw_exchange, resources, through_envoy
+from tests.bench import decision, growth, offline, raw_exchange, resources, through_envoy
 from tests.bench.processes import PickerProcess, free_ports, upstream
 from tests.bench.report import console_table, machine, markdown, part
 
@@ -42,6 +43,28 @@ def decision_parts(options: argparse.Namespace) -> Parts:
         for run, endpoints, resident, estimate in decision.index_bytes()
     ]
     yield "index", part("The index: bytes a block held by one endpoint", rows, "500,000 blocks.")
+
+
+def offline_parts(options: argparse.Namespace) -> Parts:
+    rows = list(offline.rows(quick=options.quick))
+    note = (
+        "An Envoy's frames straight into a connection, no sockets: CPU of the picker's own code, the best of some "
+        "rounds. Each line holds the one above it: framing, then ext_proc with a decision that is always the same, "
+        "then what is counted and kept of each request, then the real decision among 4 endpoints. 16 streams a read, "
+        "or one."
+    )
+    yield "offline", part("The picker alone, part by part", rows, note)
+
+
+def calibration_parts(options: argparse.Namespace) -> Parts:
+    rows = list(resources.calibration(options.seconds))
+    yield "calibration", part("This machine", rows, "To compare runs: the same on any machine, without a picker.")
+
+
+def growth_parts(options: argparse.Namespace) -> Parts:
+    rows = list(growth.rows(seconds=options.seconds, quick=options.quick))
+    note = "The same at ten times the load or size. figure ~ load^exponent: 0 is flat, 1 proportional."
+    yield "growth", part("Growth", rows, note)
 
 
 def envoy_parts(options: argparse.Namespace) -> Parts:
@@ -105,12 +128,15 @@ def memory_parts(options: argparse.Namespace) -> Parts:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Parts]] = {
+    "calibration": calibration_parts,
     "decision": decision_parts,
+    "offline": offline_parts,
     "envoy": envoy_parts,
     "streams": stream_parts,
     "scraping": scraping_parts,
     "start": start_parts,
     "memory": memory_parts,
+    "growth": growth_parts,
 }
 
 

@@ -101,6 +101,8 @@ def page(results: dict[str, Any], folder: Path) -> str:
     out = [
         f"Measured on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, Linux "
         f"{machine['kernel']}, Python {machine['python']}, {versions}. "
+        f"Its Python takes {machine['loop_ns']} ns for `total += each` in a loop (read the figures against it: most of "
+        f"them are Python). "
         f"The machine's load when the run began: {', '.join(map(str, machine['load_before']))} "
         f"(1, 5, 15 minutes; 0 is a quiet machine). The run took {results['seconds']} s.",
         "",

@@ -4,12 +4,15 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from array import array
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from picker.sim.envoy import EnvoyProcess
+from picker.sim.envoy import Balancing, EnvoyConfig, EnvoyProcess
 from tests.bench import raw_exchange
+from tests.bench.decision import SIZES
 from tests.bench.processes import (
     METRICS_PAGE,
     PickerProcess,
@@ -19,7 +22,8 @@ from tests.bench.processes import (
     resident_mib,
     upstream,
 )
-from tests.bench.report import Row
+from tests.bench.report import Row, loop_ns
+from tests.bench.through_envoy import measure, request_file
 
 INDEX_BLOCKS = 1_000_000
 CONVERSATION_BLOCKS = 50
@@ -44,6 +48,23 @@ def scraping(counts: Sequence[int], seconds: float) -> Iterator[Row]:
                     "resident MiB": round(resident_mib(picker.pid), 1),
                 }
                 base = percent if base is None else base
+
+
+def calibration(seconds: float) -> Iterator[Row]:
+    """How fast Python and an Envoy are here, and what an Envoy takes that has nothing to do."""
+    yield {"": "Python, `total += each` in a loop", "figure": round(loop_ns(), 1), "unit": "ns"}
+    ports = free_ports(4)
+    with EnvoyProcess(upstream(ports)) as servers, tempfile.TemporaryDirectory() as folder:
+        path = request_file(Path(folder), SIZES["2 KB"])
+        plain = EnvoyConfig(balancing=Balancing.ROUND_ROBIN, endpoints=tuple(f"127.0.0.1:{port}" for port in ports))
+        with EnvoyProcess(plain) as envoy:
+            before, began = cpu_seconds(servers.pid), time.perf_counter()
+            time.sleep(seconds)
+            idle = 100 * (cpu_seconds(servers.pid) - before) / (time.perf_counter() - began)
+            yield {"": "an idle Envoy", "figure": round(idle, 2), "unit": "% of a core"}
+            found = measure("", "2 KB", path, envoy=envoy, picker=None, rate=0.0, seconds=seconds)
+            yield {"": "Envoy without ext_proc, 2 KB, saturated", "figure": found["Envoy us"], "unit": "us a request"}
+            yield {"": "the load client in it", "figure": found["client us"], "unit": "us a request"}
 
 
 def start_up(rounds: int) -> Iterator[Row]:

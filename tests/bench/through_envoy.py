@@ -79,10 +79,18 @@ def start_load(port: int, path: Path, connections: int, seconds: float, rate: fl
 
 
 def measure(
-    what: str, size: str, path: Path, *, envoy: EnvoyProcess, picker: int | None, rate: float, seconds: float
+    what: str,
+    size: str,
+    path: Path,
+    *,
+    envoy: EnvoyProcess,
+    picker: int | None,
+    rate: float,
+    seconds: float,
+    connections: int | None = None,
 ) -> Row:
     """One cell."""
-    connections = 16 if size == "400 KB" and not rate else 64
+    connections = connections or (16 if size == "400 KB" and not rate else 64)
     load = start_load(envoy.port, path, connections, seconds, rate)
     time.sleep(1.0 + 0.5)  # imports and the warm-up
     before = (cpu_seconds(envoy.pid), cpu_seconds(picker) if picker else 0.0, envoy.stats("in.downstream_rq_completed"))
@@ -100,6 +108,7 @@ def measure(
         "Envoy us": round(1e6 * (after[0] - before[0]) / served, 1),
         "p50 ms": round(found["p50_ms"], 3) if "p50_ms" in found else None,
         "p99 ms": round(found["p99_ms"], 3) if "p99_ms" in found else None,
+        "client us": round(found["client_us"], 1) if "client_us" in found else None,
         "errors": found["errors"],
     }
 
