@@ -11,7 +11,6 @@ drains without these waits; a second signal ends it at once.
 """
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -29,6 +28,7 @@ from picker.config import Config, ConfigError
 from picker.decision import Finished, Outcome, Picked
 from picker.director import Director
 from picker.edge import tls
+from picker.edge.collector import survivors_spared
 from picker.edge.config_file import ConfigFile
 from picker.edge.decisions import DecisionRing
 from picker.edge.engine_scraper import EngineScraper
@@ -182,11 +182,10 @@ class Picker:
             self._spawn(_every(TICK_SECONDS, self.service.tick))
             self._spawn(_every(CONFIG_CHECK_SECONDS, self._reload_config))
             self._spawn(_every(CERTIFICATE_CHECK_SECONDS, self._reload_certificates))
-            gc.collect()
-            gc.freeze()  # what lives from the start on need not be walked again
-            self._announce()
-            await self._stopping.wait()
-            await self._drain()
+            with survivors_spared():
+                self._announce()
+                await self._stopping.wait()
+                await self._drain()
         finally:
             await self._close()
         return self._exit_code

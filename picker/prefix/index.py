@@ -34,9 +34,9 @@ import msgspec
 SHARED_CONTINUATIONS = 3
 """A block with this many different continuations ends a prefix that many prompts share."""
 
-NODE_BYTES = 330
+NODE_BYTES = 235
 """Measured resident bytes of a node beside its hashes: object, array, map entry (docs/decisions/0002)."""
-ENTRY_BYTES = 180
+ENTRY_BYTES = 120
 """Measured resident bytes of one (node, holder) entry: recency, key, heap."""
 
 BRANCH_MEMORY_SECONDS = 60.0
@@ -84,18 +84,25 @@ class Recorded(msgspec.Struct, frozen=True):
     tick: int
 
 
-class _Node:
-    __slots__ = ("children", "end", "holders", "parent", "run")
+class _Node(msgspec.Struct, gc=False, eq=False):
+    """A run of blocks. Not tracked by the collector, as entries are not: a pass over a million takes half a second."""
 
-    def __init__(self, parent: "_Node | None", run: "array[int]", end: int, holders: int, children: int) -> None:
-        self.parent = parent
-        self.run = run
-        self.end = end  # blocks from the root to the end of this run
-        self.holders = holders
-        self.children = children
+    parent: "_Node | None"
+    run: "array[int]"
+    end: int
+    """Blocks from the root to the end of this run."""
+    holders: int
+    children: int
 
     def __lt__(self, other: "_Node") -> bool:
-        return False  # heap entries with equal keys need no order
+        return False  # entries with equal keys need no order
+
+
+class _Entry(msgspec.Struct, gc=False, order=True):
+    """In a slot's heap: smaller than a tuple."""
+
+    key: int
+    node: _Node
 
 
 class PrefixIndex:
@@ -110,8 +117,9 @@ class PrefixIndex:
         self._root = _Node(None, array("Q"), 0, 0, 0)
         self._heads: dict[int, _Node] = {}
         self._recency: dict[int, dict[_Node, int]] = {}
-        self._heaps: dict[int, list[tuple[int, _Node]]] = {}
+        self._heaps: dict[int, list[_Entry]] = {}
         self._capacity: dict[int, int] = {}
+        self._bits: list[int] = []  # 1 << slot: one object for all nodes of a slot
         self._entries = 0
         self._blocks = 0
         self._tick = 0  # microseconds of the caller's clock, made unique
@@ -178,7 +186,10 @@ class PrefixIndex:
 
     def record(self, hashes: "array[int]", slot: int, now: float = 0.0) -> Recorded:
         """`slot` is about to hold the whole chain. Makes it the slot's most recent. `now`: seconds, any clock."""
-        bit = 1 << slot
+        bits = self._bits
+        while slot >= len(bits):
+            bits.append(1 << len(bits))
+        bit = bits[slot]
         tick, self._tick = int(now * 1e6), self._tick + 1
         self._tick = max(self._tick, tick)
         tick = self._tick
@@ -214,7 +225,7 @@ class PrefixIndex:
         for node in path:
             key = base - node.end
             if node not in recency:
-                heappush(self._heaps[slot], (key, node))
+                heappush(self._heaps[slot], _Entry(key, node))
                 self._entries += 1
             recency[node] = key
         if self.blocks_held[slot] > self._capacity.get(slot, self.default_capacity_blocks):
@@ -279,8 +290,8 @@ class PrefixIndex:
             assert self.blocks_held[slot] == sum(len(node.run) for node in held)
             assert self.blocks_held[slot] <= self._capacity.get(slot, self.default_capacity_blocks)
             queued: dict[_Node, int] = {}
-            for key, node in self._heaps[slot]:
-                queued[node] = min(key, queued.get(node, key))
+            for entry in self._heaps[slot]:
+                queued[entry.node] = min(entry.key, queued.get(entry.node, entry.key))
             for node, key in recency.items():
                 assert key & _DEPTH_MASK == _DEPTH_MASK - node.end, "a key of another depth"
                 assert node.parent is not None and (node.parent is self._root or recency[node.parent] > key), (
@@ -327,7 +338,7 @@ class PrefixIndex:
             slot = low.bit_length() - 1
             recency = self._recency[slot]
             recency[upper] = key = recency[node] + node.end - upper.end  # as recent, less deep
-            heappush(self._heaps[slot], (key, upper))
+            heappush(self._heaps[slot], _Entry(key, upper))
             self._entries += 1
         return upper
 
@@ -385,17 +396,17 @@ class PrefixIndex:
         recency = self._recency[slot]
         heap = self._heaps[slot]
         if len(heap) > 2 * len(recency) + 64:  # mostly entries of nodes dropped elsewhere
-            heap[:] = [(key, node) for node, key in recency.items()]
+            heap[:] = [_Entry(key, node) for node, key in recency.items()]
             heapify(heap)
         while True:
-            key, node = heap[0]
-            current = recency.get(node)
-            if current == key:
-                return node
+            entry = heap[0]
+            current = recency.get(entry.node)
+            if current == entry.key:
+                return entry.node
             if current is None:
                 heappop(heap)
             else:
-                heapreplace(heap, (current, node))
+                heapreplace(heap, _Entry(current, entry.node))
 
 
 def _agreement(run: "array[int]", hashes: "array[int]", start: int) -> int:
