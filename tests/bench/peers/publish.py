@@ -1,7 +1,7 @@
-"""From a run's JSON to docs/benchmarks.md: `python -m tests.bench.peers.publish results.json docs/benchmarks/`.
+"""From runs to docs/benchmarks.md: `python -m tests.bench.peers.publish results.json [more.json] docs/benchmarks/`.
 
-Draws the plots into the folder and rewrites the page beside it between the section's own two markers, and
-nothing else: what stands around them is written by hand or by the other benchmarks.
+Draws the first run's plots into the folder and rewrites the page beside it between the section's own two markers,
+and nothing else: what stands around them is written by hand or by the other benchmarks.
 """
 
 import argparse
@@ -85,8 +85,15 @@ def middle_only(found: Median) -> Median:
     return Median(found.middle, found.middle, found.middle, 1)
 
 
-def page(results: Results, folder: Path) -> str:
+def page(runs: Sequence[Results], folder: Path) -> str:
     """All between the markers."""
+    first, *others = runs
+    out = [_run(first, [f"![{words}]({folder.name}/{name})" for name, words in draw(first, folder)])]
+    out += [f"### Another run: `{command(results.arguments)}`\n\n{_run(results, [])}" for results in others]
+    return "\n\n".join(out)
+
+
+def _run(results: Results, plots: list[str]) -> str:
     machine = results.machine
     out = [
         f"Measured on {results.date} on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, "
@@ -95,8 +102,7 @@ def page(results: Results, folder: Path) -> str:
         f"{KV_CAPACITY_TOKENS:,} tokens of KV cache each.",
         "",
     ]
-    out += [f"![{words}]({folder.name}/{name})" for name, words in draw(results, folder)]
-    out += ["", *(markdown(found) for found in tables(results)), "### Where others win", ""]
+    out += [*plots, "", *(markdown(found) for found in tables(results)), "### Where others win", ""]
     out += [f"* {words}" for words in verdict(results)]
     out += [f"* {words}" for words in absences(results.lines)]
     out += ["", "### What ran", "", "| | version | as |", "|---|---|---|"]
@@ -130,18 +136,18 @@ def rewritten(text: str, body: str) -> str:
 def main(given: Sequence[str] | None = None) -> None:
     """Rewrite the section. Wrong arguments end with a line that names what is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers.publish", description=__doc__.splitlines()[0])
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="+", help="of a run each, the first with plots")
     parser.add_argument("folder", type=Path, help="for the plots; the page is FOLDER.md")
     options = parser.parse_args(given)
     target = options.folder.with_name(options.folder.name + ".md")
     try:
-        results = msgspec.json.decode(options.results.read_bytes(), type=Results)
+        runs = [msgspec.json.decode(path.read_bytes(), type=Results) for path in options.results]
         text = target.read_text()
         rewritten(text, "")
     except (OSError, ValueError, msgspec.MsgspecError) as error:
-        parser.error(f"{options.results} and {target}: {error}")
+        parser.error(f"{', '.join(map(str, options.results))} and {target}: {error}")
     options.folder.mkdir(parents=True, exist_ok=True)
-    target.write_text(rewritten(text, page(results, options.folder)))
+    target.write_text(rewritten(text, page(runs, options.folder)))
     print(f"{target}: rewritten between {BEGIN} and {END}")
 
 

@@ -187,6 +187,16 @@ class TestPage:
         assert len(plots) == len(publish.PLOTS)
         assert all("</svg>" in (tmp_path / plot).read_text() for plot in plots)
 
+    def test_a_second_run_follows_the_first_without_plots(self, tmp_path):
+        one = results([cell("picker")], ["picker"])
+        other = results([cell("picker"), cell("a")], ["picker", "a"])
+        other.arguments = ["--only", "picker,a"]
+        text = publish.page([one, other], tmp_path)
+        first, second = text.split("### Another run: `python -m tests.bench.peers --only picker,a`")
+        assert first.count(".svg") == len(publish.PLOTS)
+        assert ".svg" not in second
+        assert "| a | 1 | `a --fast` |" in second
+
     def test_the_default_run_is_named_by_its_target(self):
         assert publish.command(["--json", "x.json"]) == "make bench-peers"
         assert publish.command(["--only", "smg small", "--json=x"]) == "python -m tests.bench.peers --only 'smg small'"
