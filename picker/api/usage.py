@@ -32,16 +32,20 @@ class _Usage(msgspec.Struct):
     input_tokens_details: _Details | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+    cached_tokens: int | None = None
+    """SGLang's own API."""
 
 
 class _Carrier(msgspec.Struct):
-    """Where a usage may stand: at the top, in `response` (Responses), in `message` (Anthropic)."""
+    """Where a usage may stand: at the top, in `response` (Responses) or `message` (Anthropic), as `meta_info` (SGLang)."""
 
     usage: _Usage | None = None
+    meta_info: _Usage | None = None
     response: "_Carrier | None" = None
     message: "_Carrier | None" = None
 
 
+_NAMES = (b'"usage"', b'"meta_info"')
 _decode = msgspec.json.Decoder(_Carrier).decode
 _decode_usage = msgspec.json.Decoder(_Usage).decode
 
@@ -90,7 +94,7 @@ class UsageReader:
 
 def _usages(events: Iterator[bytes]) -> Iterator[_Usage]:
     for data in events:
-        if b'"usage"' in data:
+        if any(name in data for name in _NAMES):
             found = _read(data)
             if found is not None:
                 yield found
@@ -104,14 +108,18 @@ def _read(data: bytes) -> _Usage | None:
     for each in (carrier, carrier.response, carrier.message):
         if each is not None and each.usage is not None:
             return each.usage
-    return None
+    return carrier.meta_info
 
 
 def _scan(tail: bytes) -> _Usage | None:
     """The last `"usage": {...}` of a document whose start is not kept."""
+    return next((found for name in _NAMES if (found := _scan_for(name, tail)) is not None), None)
+
+
+def _scan_for(name: bytes, tail: bytes) -> _Usage | None:
     position = len(tail)
-    while (position := tail.rfind(b'"usage"', 0, position)) >= 0:
-        rest = tail[position + 7 :].lstrip()
+    while (position := tail.rfind(name, 0, position)) >= 0:
+        rest = tail[position + len(name) :].lstrip()
         if rest[:1] != b":" or tail[position - 1 : position] == b"\\":
             continue
         text = rest[1:].lstrip().decode("utf-8", "replace")
@@ -138,7 +146,7 @@ def _neutral(usage: _Usage | None) -> Usage | None:
     if usage is None:
         return None
     details = usage.prompt_tokens_details or usage.input_tokens_details
-    cached = details.cached_tokens if details else None
+    cached = details.cached_tokens if details else usage.cached_tokens
     tokens = usage.prompt_tokens if usage.prompt_tokens is not None else usage.input_tokens
     if usage.cache_read_input_tokens is not None:  # Anthropic counts cached and created apart from the input
         cached = usage.cache_read_input_tokens

@@ -55,6 +55,17 @@ def test_recorded_responses_report_what_the_engine_counted(recorded, name, expec
     assert usage(body, range(len(body)), sse=streams) == expected, "byte by byte"
 
 
+# As sglang/srt/managers/tokenizer_manager.py makes it; each event of a stream counts all that came so far.
+META = {
+    "id": "f0",
+    "finish_reason": {"type": "length", "length": 2},
+    "prompt_tokens": 40,
+    "reasoning_tokens": 0,
+    "completion_tokens": 2,
+    "cached_tokens": 32,
+    "e2e_latency": 0.25,
+}
+NATIVE = Usage(40, 2, 32)
 RESPONSES_USAGE = {"input_tokens": 30, "input_tokens_details": {"cached_tokens": 16}, "output_tokens": 4}
 
 
@@ -71,6 +82,8 @@ RESPONSES_USAGE = {"input_tokens": 30, "input_tokens_details": {"cached_tokens":
         (b'data: {"usage":{"prompt_tokens":9}}\n\ndata: {"usage":null}\n\n', Usage(9)),
         (b'data: {"choices":[{"delta":{"content":"\\"usage\\": {\\"prompt_tokens\\": 7}"}}]}\n\n', None),
         (sse({"type": "response.completed", "response": {"usage": RESPONSES_USAGE}}), Usage(30, 4, 16)),
+        (sse({"text": "a", "meta_info": META | {"completion_tokens": 1}}, {"text": "ab", "meta_info": META}), NATIVE),
+        (sse({"text": "a" * 9000, "output_ids": [1], "meta_info": META}, "[DONE]"), NATIVE),
         (
             sse(
                 {"type": "message_start", "message": {"usage": {"input_tokens": 5, "cache_read_input_tokens": 100}}},
@@ -206,3 +219,9 @@ def test_what_is_kept_is_bounded_whatever_passes():
         reader.feed(b"x" * 100_000)
     assert len(reader._head) <= HEAD_BYTES_MAX
     assert sum(map(len, reader._tail)) < 2 * TAIL_BYTES_MAX and len(reader._tail) <= TAIL_BYTES_MAX
+
+
+@pytest.mark.parametrize("words", ["short", "long " * 3000])
+def test_sglangs_own_api_counts_in_meta_info(words):
+    body = json.dumps({"text": words, "output_ids": [1, 2], "meta_info": META}).encode()
+    assert usage(body, sse=False) == usage(body, range(0, len(body), 100), sse=False) == NATIVE
