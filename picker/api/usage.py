@@ -37,7 +37,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Carrier(msgspec.Struct):
-    """Where a usage may stand: at the top, in `response` (Responses) or `message` (Anthropic), as `meta_info` (SGLang)."""
+    """Where a usage may stand: at the top, in `response` (Responses), `message` (Anthropic), `meta_info` (SGLang)."""
 
     usage: _Usage | None = None
     meta_info: _Usage | None = None
