@@ -155,13 +155,13 @@ static_resources:
       circuit_breakers:
         thresholds:
           - {max_connections: 65536, max_pending_requests: 65536, max_requests: 65536}
-      {{- if eq .Values.modelServers.appProtocol "kubernetes.io/h2c" }}
+      # Idle connections end before vLLM's own 5 s: a request on one that is just being closed is lost.
       typed_extension_protocol_options:
         envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
           "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+          common_http_protocol_options: {idle_timeout: 4s}
           explicit_http_config:
-            http2_protocol_options: {}
-      {{- end }}
+            {{ if eq .Values.modelServers.appProtocol "kubernetes.io/h2c" }}http2_protocol_options{{ else }}http_protocol_options{{ end }}: {}
     - name: picker
       {{- if $sidecar }}
       type: STATIC
