@@ -189,7 +189,7 @@ class Routing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shared_weight: Annotated[
         Share,
         Meta(description="Least weight of unmatched tokens that many prompts share (a copy is an investment); 1: off."),
-    ] = 0.2
+    ] = 0.05
     explore_regret_seconds: Annotated[
         Seconds, Meta(description="Exploration takes another endpoint only if it costs at most this much more.")
     ] = 0.2

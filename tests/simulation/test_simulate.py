@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from picker.config import Config, Routing
 from picker.sim.fleet import Failure
 from picker.sim.policies import POLICIES
 from picker.sim.policies.picker import PickerPolicy
@@ -194,6 +195,22 @@ def test_a_replica_that_joins_gets_work(policy):
     assert late.count(2) > 0.1 * len(late)
 
 
+@pytest.mark.parametrize("seed", [5, 6, 7])
+def test_a_replica_beside_a_crowded_preamble_gets_work_within_seconds(seed):
+    """Agents all begin with what the others hold; half a session a second begins."""
+    agents = run(replicas=2, rate=8.0, requests=500, warm_up=0.0, seed=seed, joins=(20.0,))
+    records = play(agents)
+    times = [at - 20.0 for at, replica in zip(records.arrived_at, records.replica, strict=True) if replica == 2]
+    assert min(times) < 10.0
+    later = [replica for at, replica in zip(records.arrived_at, records.replica, strict=True) if at > 30.0]
+    assert later.count(2) > 0.2 * len(later)
+
+
+def test_no_replica_idles_while_the_others_share_a_preamble():
+    records = play(run(replicas=4, rate=3.0, requests=500, warm_up=0.0))
+    assert (records.by_replica() > 0.1 * len(records.replica)).all()
+
+
 def test_a_dead_replica_gets_nothing_once_it_was_noticed():
     records = play(run(policy="least_request", failures=(Failure(0, 5.0),), warm_up=0.0))
     after = [at for at, replica in zip(records.arrived_at, records.replica, strict=True) if replica == 0 and at > 10.0]
@@ -207,6 +224,23 @@ def test_the_picker_learns_which_replica_is_slow():
     records = play(slow)
     shares = records.by_replica() / len(records.replica)
     assert shares[2] < 0.25
+
+
+def test_learning_pays_where_one_replica_is_slow_and_costs_nothing_where_none_is():
+    blind = Config(routing=Routing(learn=False))
+    ratios = {}
+    for speeds in ((1.0, 1.0, 1.0, 0.3), ()):
+        for seed in (1, 2):
+            tools = run(
+                source=Workload("tools"), rate=50.0, requests=800, replicas=4, speeds=speeds, policy="picker", seed=seed
+            )
+            learned, unlearned = (simulate(each)[0] for each in (tools, msgspec.structs.replace(tools, config=blind)))
+            ratios[bool(speeds), seed] = (
+                learned.ttft.mean / unlearned.ttft.mean,
+                learned.e2e.p95 / unlearned.e2e.p95,
+            )
+    assert all(max(ratios[True, seed]) < 0.9 for seed in (1, 2))
+    assert all(max(ratios[False, seed]) < 1.1 for seed in (1, 2))
 
 
 def test_a_run_below_the_knee_holds_two_seconds_and_one_above_does_not():
