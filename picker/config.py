@@ -155,7 +155,12 @@ class Routing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Constants of the cost model (docs/routing.md). The defaults come from the simulator."""
 
     prefill_tokens_per_second: Annotated[
-        float, Meta(gt=0, le=1e7, description="R: prefill rate assumed until an endpoint's own is learned.")
+        float,
+        Meta(
+            gt=0,
+            le=1e7,
+            description="R: prefill rate of the engine that costs are seconds of; weighs waiting against decoding.",
+        ),
     ] = 10_000.0
     kv_capacity_tokens: Annotated[
         int, Meta(ge=1000, le=2**40, description="C: KV cache assumed until the engine reports it.")
@@ -200,7 +205,9 @@ class Routing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     adapter_wait_seconds: Annotated[
         Seconds, Meta(description="The same where all adapter slots are in use, so that it must wait for one.")
     ] = 2.0
-    learn: Annotated[bool, Meta(description="Learn prefill rates, bytes per token and answer lengths online.")] = True
+    learn: Annotated[
+        bool, Meta(description="Learn which endpoints are slow, bytes per token and answer lengths online.")
+    ] = True
 
 
 class Tls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
