@@ -17,6 +17,7 @@ import contextlib
 import signal
 import sys
 import time
+from functools import lru_cache
 from itertools import count
 
 import msgspec
@@ -45,6 +46,12 @@ class Faults(msgspec.Struct):
     """Listen no longer: connections are refused, open ones are closed."""
     slow: float = 1.0
     """So many times slower than the profile."""
+
+
+@lru_cache(maxsize=64)
+def _rendered_once(chat: bool, raw: bytes, models: tuple[str, ...]) -> list[msgspec.Raw]:
+    """The tokens of each prompt, as JSON. A router asks all its servers, which here are one process: do it once."""
+    return [msgspec.Raw(msgspec.json.encode(ids)) for ids in token_ids(chat, raw, models)]
 
 
 class SimulatedServer:
@@ -224,7 +231,7 @@ class SimulatedServer:
     async def _rendered(self, http: web.Request, *, chat: bool) -> web.Response:
         """What a router that hashes tokens asks for: one object of a chat, a list of completions."""
         try:
-            prompts = token_ids(chat, await http.read(), self.models)
+            prompts = _rendered_once(chat, await http.read(), self.models)
         except BadRequest as bad:
             return self._error(str(bad), bad.kind, bad.param, bad.status)
         found = [vllm_answers.rendered(ids, f"{next(self._names):016x}", self.models[0]) for ids in prompts]

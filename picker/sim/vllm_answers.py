@@ -7,6 +7,8 @@ the engine is lower-case ASCII, so it goes into JSON as it is.
 import json
 from typing import Any
 
+import msgspec
+
 from picker.sim.engine import ModelServer
 from picker.sim.profiles import BLOCK_TOKENS
 from picker.sim.prompts import BYTES_PER_TOKEN
@@ -103,7 +105,7 @@ def models(names: tuple[str, ...], created: int, context_tokens_max: int) -> byt
     return _dump({"object": "list", "data": data})
 
 
-def rendered(token_ids: list[int], name: str, model: str) -> dict[str, Any]:
+def rendered(token_ids: msgspec.Raw, name: str, model: str) -> dict[str, Any]:
     """Of `/v1/chat/completions/render`, the fields that say something here: the prompt as tokens, to be sent on."""
     return {"request_id": name, "token_ids": token_ids, "features": None, "sampling_params": {}, "model": model}
 
