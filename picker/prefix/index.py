@@ -18,7 +18,8 @@ Invariants (`check()`):
 * a node's holders are among its parent's; a node without holders does not exist;
 * a slot's recency has exactly the nodes whose holders include it, keys rising towards the root;
 * `blocks_held[slot]` is the sum of the runs that slot holds, at most its capacity;
-* every (node, slot) has a heap entry whose key is at most its own;
+* every (node, slot) has a heap entry whose key is at most its own; a heap has at most twice as many
+  entries as its slot has nodes, and 64;
 * children counts and the hash -> node map agree with the tree;
 * what is known of branching is known of live nodes.
 """
@@ -298,6 +299,7 @@ class PrefixIndex:
                     "a parent colder than its child"
                 )
                 assert queued[node] <= key, "a node that eviction cannot find"
+            assert len(self._heaps[slot]) <= 2 * len(recency) + 64, "a heap that outgrows its slot"
 
     def _branched(self, path: Iterable[_Node], now: float) -> None:
         """A new continuation begins at the end of `path`."""
@@ -355,10 +357,14 @@ class PrefixIndex:
             if keep:
                 self._split(node, keep)
             node.holders ^= bit
-            del self._recency[slot][node]
+            recency, heap = self._recency[slot], self._heaps[slot]
+            del recency[node]
             self._entries -= 1
             if not node.holders:
                 self._remove(node)
+            if len(heap) > 2 * len(recency) + 64:  # mostly entries of nodes that were dropped
+                heap[:] = [_Entry(key, each) for each, key in recency.items()]
+                heapify(heap)
         self.blocks_held[slot] -= lost
 
     def _remove(self, node: _Node) -> None:
@@ -367,6 +373,7 @@ class PrefixIndex:
         parent.children -= 1
         self._blocks -= len(node.run)
         del self._heads[node.run[0]]
+        del node.run[:]  # a heap may keep the node for a while
         self._branching.pop(node, None)
 
     def _evict(self, slot: int) -> None:
@@ -395,9 +402,6 @@ class PrefixIndex:
         """The least recent node of `slot`, one of its leaves."""
         recency = self._recency[slot]
         heap = self._heaps[slot]
-        if len(heap) > 2 * len(recency) + 64:  # mostly entries of nodes dropped elsewhere
-            heap[:] = [_Entry(key, node) for node, key in recency.items()]
-            heapify(heap)
         while True:
             entry = heap[0]
             current = recency.get(entry.node)

@@ -98,3 +98,13 @@ def test_a_smaller_capacity_takes_effect_at_once(index):
     index.set_capacity(0, 2)
     assert index.blocks_held[0] == 2
     assert index.match(run(1, 2, 3, 4)).steps == ((1, 2),)
+
+
+def test_what_is_withdrawn_leaves_nothing_behind(index):
+    """A client whose requests are all refused must not fill the memory beside the budget."""
+    index.record(run(1, 2, 3), 0)
+    for number in range(10, 10_000, 20):
+        refused = run(*range(number, number + 20))
+        index.withdraw(refused, index.record(refused, 0))
+    index.check()
+    assert (index.blocks, index.entries) == (3, 1)
