@@ -2,12 +2,11 @@
 
 A stream reports usage in its last events (OpenAI chat and completions, Responses), Anthropic's
 also in its first; a JSON answer near its end. So the reader keeps the first and the last few
-kilobytes and looks once, at the end: a chunk costs one append. What is found depends on the bytes
-alone, never on where chunks begin.
+kilobytes and looks once, at the end: a chunk costs one append, and now and then what has gathered is
+cut. What is found depends on the bytes alone, never on where chunks begin.
 """
 
 import json
-from collections import deque
 from collections.abc import Iterator
 
 import msgspec
@@ -17,6 +16,8 @@ from picker.decision import Usage
 
 HEAD_BYTES_MAX = 2048
 TAIL_BYTES_MAX = 4096
+_PIECES_MAX = 128
+"""Chunks of a few bytes weigh more than they hold."""
 
 
 class _Details(msgspec.Struct):
@@ -59,7 +60,7 @@ class UsageReader:
         self.sse = sse
         self._head = b""
         self._head_open = sse
-        self._tail: deque[bytes] = deque()
+        self._tail: list[bytes] = []
         self._tail_bytes = 0
         self._bytes = 0
 
@@ -68,16 +69,14 @@ class UsageReader:
         if self._head_open:
             self._head = (self._head + chunk)[:HEAD_BYTES_MAX]
             self._head_open = len(self._head) < HEAD_BYTES_MAX
-        self._bytes += len(chunk)
-        if len(chunk) > TAIL_BYTES_MAX:
-            chunk = chunk[-TAIL_BYTES_MAX:]
-            self._tail.clear()
-            self._tail_bytes = 0
-        tail = self._tail
-        tail.append(chunk)
-        self._tail_bytes += len(chunk)
-        while self._tail_bytes - len(tail[0]) >= TAIL_BYTES_MAX:
-            self._tail_bytes -= len(tail.popleft())
+        size = len(chunk)
+        self._bytes += size
+        self._tail.append(chunk)
+        self._tail_bytes += size
+        if self._tail_bytes > 2 * TAIL_BYTES_MAX or len(self._tail) > _PIECES_MAX:
+            kept = b"".join(self._tail)[-TAIL_BYTES_MAX:]
+            self._tail = [kept]
+            self._tail_bytes = len(kept)
 
     def usage(self) -> Usage | None:
         """What the response reported; `None` where it reported nothing."""

@@ -131,11 +131,18 @@ def _length(message: bytes, at: int) -> tuple[int, int]:
 
 def _body(message: bytes, kind: int) -> events.RequestBody | events.ResponseBody | None:
     """HttpBody{body = 1, end_of_stream = 2}."""
-    size, at = (message[1], 2) if message[1] < 0x80 else _length(message, 1)
+    # Lengths of one byte and of two are read here: a call would cost as much as the rest.
+    size, at = message[1], 2
+    if size > 0x7F:
+        high = message[2]
+        size, at = (size + (high << 7) - 0x80, 3) if high < 0x80 else _length(message, 1)
     end = at + size
     stop = at
     if size and message[at] == 0x0A:
-        size, at = (message[at + 1], at + 2) if message[at + 1] < 0x80 else _length(message, at + 1)
+        size, at = message[at + 1], at + 2
+        if size > 0x7F:
+            high = message[at]
+            size, at = (size + (high << 7) - 0x80, at + 1) if high < 0x80 else _length(message, at - 1)
         stop = at + size
     if stop == end:
         last = False
