@@ -183,7 +183,7 @@ class Routing(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 0.2
     disturbance_seconds: Annotated[
         float, Meta(gt=0, le=60, description="T: from how long on a prefill disturbs fully; shorter ones do less.")
-    ] = 1.0
+    ] = 3.0
     overflow_wait: Annotated[
         float, Meta(ge=0, le=10, description="g: weight of the wait for room in a full KV cache.")
     ] = 1.0

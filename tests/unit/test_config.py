@@ -79,7 +79,7 @@ def test_the_defaults_are_those_that_are_promised():
     routing = default.routing
     assert (routing.prefill_tokens_per_second, routing.kv_capacity_tokens, routing.output_tokens) == (1e4, 4e5, 250)
     assert (routing.decode_seconds_per_sequence, routing.decode_seconds_per_token) == (5e-5, 5.6e-8)
-    assert (routing.decode_disturbance, routing.disturbance_seconds, routing.affinity_break) == (0.2, 1, 4)
+    assert (routing.decode_disturbance, routing.disturbance_seconds, routing.affinity_break) == (0.2, 3, 4)
     assert (routing.decode_step_seconds, routing.overflow_wait, routing.shared_weight) == (0.01, 1, 0.05)
     assert (routing.explore_regret_seconds, routing.bytes_per_token) == (0.2, 4)
 

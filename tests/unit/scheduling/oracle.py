@@ -6,7 +6,7 @@ it permits is listed.
 
 from dataclasses import dataclass, field
 
-R, A, T, G, K_BREAK, T0, S, C = 10_000.0, 0.2, 1.0, 1.0, 4.0, 0.01, 5e-5, 5.6e-8
+R, A, T, G, K_BREAK, T0, S, C = 10_000.0, 0.2, 3.0, 1.0, 4.0, 0.01, 5e-5, 5.6e-8
 TINY = 1e-9
 
 
