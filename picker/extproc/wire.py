@@ -273,17 +273,21 @@ def encode(reply: replies.Reply) -> Encoded:
         return _echo_head(_REQUEST_BODY, len(data), reply.end_of_stream), data  # type: ignore[union-attr]
     if isinstance(reply, replies.RouteOnHeaders):
         return _route(reply.addresses, "request_headers")
+    if isinstance(reply, replies.ContinueResponseHeaders):
+        return _CONSTANT[kind] if reply.explain is None else _explained(reply.explain)
     if isinstance(reply, replies.RouteOnBody):
         return _route(reply.addresses, "request_body")
     if isinstance(reply, replies.RouteOnTrailers):
         return _route(reply.addresses, "request_trailers")
     if isinstance(reply, replies.Immediate):
         return _immediate(reply), b""
-    if kind is replies.ContinueResponseHeaders and reply.explain is not None:  # type: ignore[union-attr]
-        answer = pb.ProcessingResponse()
-        _set_header(answer.response_headers.response.header_mutation, EXPLAIN_HEADER, reply.explain)  # type: ignore[union-attr]
-        return answer.SerializeToString(), b""
     return _CONSTANT[kind]
+
+
+def _explained(text: str) -> Encoded:
+    answer = pb.ProcessingResponse()
+    _set_header(answer.response_headers.response.header_mutation, EXPLAIN_HEADER, text)
+    return answer.SerializeToString(), b""
 
 
 def _headers(pairs: Iterable[Any], wanted: frozenset[str]) -> Mapping[str, str]:
