@@ -85,6 +85,10 @@ def draw(parts: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         cpu = [(row[""], row["picker us a chunk"]) for row in parts["chunks"]["rows"]]
         text = "Picker CPU a chunk of a streamed answer, saturated"
         bars(add("chunks.svg", text), text, "microseconds", cpu)
+    if "growth" in parts:
+        exponents = [(row[""], row["exponent"]) for row in parts["growth"]["rows"] if row["exponent"] is not None]
+        text = "Growth from a load to ten times of it: exponents (0 flat, 1 proportional)"
+        bars(add("growth.svg", text), text, "exponent", exponents)
     if "decision" in parts:
         series: dict[str, list[tuple[float, float]]] = {}
         for row in parts["decision"]["rows"]:

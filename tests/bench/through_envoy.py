@@ -114,17 +114,20 @@ def measure(
 
 
 def cells(*, seconds: float, transports: Sequence[str], sizes: Sequence[str]) -> Iterator[Row]:
-    """Every cell, the baseline first. `added p50 ms`: above the baseline's of the same load."""
+    """Every cell, the baseline first. `added p50 ms`, `added p99 ms`: above the baseline's of the same load."""
     ports = free_ports(SCRAPED)
     addresses = [f"127.0.0.1:{port}" for port in ports]
-    alone: dict[tuple[str, str], float] = {}
+    alone: dict[tuple[str, str], Row] = {}
 
     def added(row: Row) -> Row:
         if row[""] == "Envoy alone":
-            alone[row["body"], row["load"]] = row["p50 ms"] or 0.0
-        elif row["load"].endswith("/s") and row["p50 ms"] is not None:
-            return {**row, "added p50 ms": round(row["p50 ms"] - alone[row["body"], row["load"]], 3)}
-        return {**row, "added p50 ms": None}
+            alone[row["body"], row["load"]] = row
+        base = alone.get((row["body"], row["load"])) if row["load"].endswith("/s") else None
+        found = dict(row)
+        for name in ("p50 ms", "p99 ms"):
+            known = base is not None and base is not row and base[name] is not None and row[name] is not None
+            found[f"added {name}"] = round(row[name] - base[name], 3) if known else None
+        return found
 
     with tempfile.TemporaryDirectory() as folder, EnvoyProcess(upstream(ports)):
         files = {size: request_file(Path(folder), SIZES[size]) for size in sizes}
