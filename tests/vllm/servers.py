@@ -153,12 +153,16 @@ class VllmServer:
         errors = [line for line in lines if "Error" in line]
         return f"{(errors or lines or ['without a word'])[-1][-300:]} (all of it: {self.log})"
 
+    def let_go(self) -> None:
+        """Begin to stop; `stop` waits for it."""
+        if self._keeper is not None and self._keeper.stdin is not None:
+            self._keeper.stdin.close()
+
     def stop(self) -> None:
         """In order, and for certain. Twice is fine."""
         if self._keeper is None:
             return
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.close()
+        self.let_go()
         try:
             self._keeper.wait(STOP_SECONDS_MAX)
         finally:
@@ -228,5 +232,7 @@ class Servers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for server in self.all:
+            server.let_go()
         for server in self.all:
             server.stop()
