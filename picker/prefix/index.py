@@ -207,7 +207,7 @@ class PrefixIndex:
             child = self._heads.get(hashes[depth])
             if child is None:
                 if node.children and depth:
-                    self._branched((*path, node), now)
+                    self._branched(path, now)
                 node = self._grow(node, hashes[depth:], slot, bit)
                 path.append(node)
                 break

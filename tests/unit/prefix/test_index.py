@@ -32,6 +32,18 @@ def test_a_prefix_with_three_continuations_is_shared(index):
     assert shared.branches_per_second > 0
 
 
+def test_a_continuation_counts_once_for_each_place_above_it(index):
+    """Six after the second in one moment, of a memory of a minute: 0.1 a second, at the place itself and further up."""
+    for tail in (1000, 2000):
+        index.record(run(1, tail), 0)
+    for tail in range(10, 18):
+        index.record(run(1, 2, tail), 0)
+    upper, lower = index.match(run(1, 2, 10)).shared
+    assert lower.branches_per_second == pytest.approx(6 / 60)
+    assert (upper.blocks, lower.blocks) == (1, 2)
+    assert upper.branches_per_second == pytest.approx((6 + 2) / 60)
+
+
 def test_a_session_that_grows_is_not_shared(index):
     for length in range(1, 9):
         index.record(run(*range(1, length + 1)), 0)
