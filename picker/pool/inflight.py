@@ -22,7 +22,7 @@ from picker.pool.endpoint import Endpoint
 
 Column = npt.NDArray[np.float64]
 
-_COLUMNS = ("requests", "prefilling", "prefill_tokens", "context_tokens", "memory_tokens")
+_COLUMNS = ("requests", "prefill_tokens", "context_tokens", "memory_tokens")
 
 
 class Charge:
@@ -59,7 +59,6 @@ class InflightLedger:
 
     def __init__(self, slots: int = 8) -> None:
         self.requests = np.zeros(slots)
-        self.prefilling = np.zeros(slots)
         self.prefill_tokens = np.zeros(slots)
         self.context_tokens = np.zeros(slots)
         self.memory_tokens = np.zeros(slots)
@@ -145,7 +144,6 @@ class InflightLedger:
         endpoint.prefill_tokens = tokens if tokens > 0.0 and endpoint.prefilling_requests else 0.0  # no residue
         slot = endpoint.slot
         if slot >= 0:
-            self.prefilling[slot] = endpoint.prefilling_requests
             self.prefill_tokens[slot] = endpoint.prefill_tokens
         return True
 
@@ -187,7 +185,6 @@ class InflightLedger:
             assert endpoint.prefill_tokens >= 0.0 and endpoint.context_tokens >= endpoint.memory_tokens - 1e-6
             assert endpoint.memory_tokens >= 0.0
             assert self.requests[endpoint.slot] == endpoint.in_flight_requests
-            assert self.prefilling[endpoint.slot] == endpoint.prefilling_requests
             assert self.prefill_tokens[endpoint.slot] == endpoint.prefill_tokens
             assert self.context_tokens[endpoint.slot] == endpoint.context_tokens
             assert self.memory_tokens[endpoint.slot] == endpoint.memory_tokens
@@ -197,7 +194,6 @@ class InflightLedger:
         slot = endpoint.slot
         if slot >= 0:
             self.requests[slot] = endpoint.in_flight_requests
-            self.prefilling[slot] = endpoint.prefilling_requests
             self.prefill_tokens[slot] = endpoint.prefill_tokens
             self.context_tokens[slot] = endpoint.context_tokens
             self.memory_tokens[slot] = endpoint.memory_tokens

@@ -1,7 +1,7 @@
 """Why this endpoint? A decision keeps its columns; the words are made when somebody reads.
 
-The columns of one decision are a few hundred bytes an endpoint, so only a bounded number of
-recent decisions is kept (edge/admin.py), never one a stream.
+What one decision keeps is some hundred bytes an endpoint (a copy of the rows of load, its costs, its
+snapshot), so only a bounded number of recent ones is kept (edge/decisions.py), never one a stream.
 """
 
 import math
