@@ -82,6 +82,8 @@ class UsageReader:
         """What the response reported; `None` where it reported nothing."""
         tail = b"".join(self._tail)[-TAIL_BYTES_MAX:]
         if not self.sse:
+            if tail.rstrip().endswith(b"]"):  # SGLang, asked several prompts: an answer and its counts for each
+                return None
             found = _read(tail) if self._bytes <= TAIL_BYTES_MAX else None
             return _neutral(found or _scan(tail))
         last = next(_usages(reversed(list(event_data(tail)))), None) or _scan(tail)

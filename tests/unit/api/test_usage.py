@@ -225,3 +225,10 @@ def test_what_is_kept_is_bounded_whatever_passes():
 def test_sglangs_own_api_counts_in_meta_info(words):
     body = json.dumps({"text": words, "output_ids": [1, 2], "meta_info": META}).encode()
     assert usage(body, sse=False) == usage(body, range(0, len(body), 100), sse=False) == NATIVE
+
+
+@pytest.mark.parametrize("words", ["a", "a" * 9000])
+def test_answers_to_several_prompts_have_no_counts_of_the_request(words):
+    """SGLang gives each its own; those of the last are not what the request's bytes came to."""
+    body = json.dumps([{"text": words, "meta_info": META}] * 3).encode()
+    assert usage(body, sse=False) is None
