@@ -64,4 +64,4 @@ lock: venv
 	  --no-header --extra dev pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv .venv-vllm .venv-peers build dist

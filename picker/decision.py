@@ -86,6 +86,8 @@ class Picked(msgspec.Struct, frozen=True):
     """Of `addresses[0]`."""
     prompt_tokens: float | None = None
     """As estimated, of all prompts together."""
+    cached_share: float | None = None
+    """Of them, those expected in the cache of `addresses[0]`: blocks are full, so less than `matched_share`."""
 
 
 class Shed(msgspec.Struct, frozen=True):
@@ -136,6 +138,7 @@ class Finished(msgspec.Struct, kw_only=True):
     address: str | None = None
     endpoint_name: str | None = None
     matched_share: float | None = None
+    cached_share: float | None = None
     prompt_tokens_estimate: int | None = None
     predicted_ttft_seconds: float | None = None
     decision_seconds: float | None = None

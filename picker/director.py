@@ -391,6 +391,7 @@ class Director:
             ttft,
             endpoint.spec.name,
             prompt_tokens,
+            holding.held_tokens / prompt_tokens if prompt_tokens else None,
         )
 
     # Books ---------------------------------------------------------------------------------

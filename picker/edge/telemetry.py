@@ -149,9 +149,9 @@ class Telemetry:
         predicted = finished.predicted_ttft_seconds
         if predicted and finished.ttft_seconds is not None:
             self._ttft_ratio.observe(finished.ttft_seconds / predicted)
-        usage = finished.usage
-        if usage is not None and usage.cached_tokens is not None and usage.input_tokens:
-            self._predicted_hit.children[()][0] += share * usage.input_tokens
+        usage, cached_share = finished.usage, finished.cached_share
+        if usage is not None and usage.cached_tokens is not None and usage.input_tokens and cached_share is not None:
+            self._predicted_hit.children[()][0] += cached_share * usage.input_tokens
             self._observed_hit.children[()][0] += usage.cached_tokens
             self._hit_base.children[()][0] += usage.input_tokens
 

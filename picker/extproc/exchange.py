@@ -389,7 +389,7 @@ class Exchange:
         self._booking = decision.charge
         record.reason = decision.reason
         record.address, record.endpoint_name = decision.addresses[0], decision.endpoint_name
-        record.matched_share = decision.matched_share
+        record.matched_share, record.cached_share = decision.matched_share, decision.cached_share
         record.predicted_ttft_seconds = decision.predicted_ttft_seconds
         record.prompt_tokens_estimate = round(decision.prompt_tokens) if decision.prompt_tokens is not None else None
         if self._policy.explain_header:

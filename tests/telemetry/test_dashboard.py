@@ -60,6 +60,7 @@ def traffic(telemetry: Telemetry, number: int) -> None:
             reason=list(Reason)[number % len(Reason)],
             address=ROWS[number % 3].address,
             matched_share=0.8,
+            cached_share=0.75,
             decision_seconds=0.0001,
             predicted_ttft_seconds=0.1,
             ttft_seconds=0.12,

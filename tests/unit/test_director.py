@@ -157,6 +157,17 @@ def test_a_prompt_shorter_than_a_block_matches_nothing(size):
     assert again.reason is (Reason.LOAD if size else Reason.HEADERS)
 
 
+def test_what_is_expected_in_the_cache_is_the_full_blocks_of_the_whole_prompt():
+    director = make()
+    request = prompt(3 * KIB + 512)
+    first = ask(director, request)
+    assert (first.matched_share, first.cached_share) == (0.0, 0.0)
+    director.finish(first.charge, reached=True)
+    second = ask(director, request)
+    assert (second.matched_share, second.cached_share) == (1.0, 3072 / 3584)
+    assert ask(director, prompt(0)).cached_share is None
+
+
 def test_models_adapters_and_salts_are_chains_of_their_own():
     director = make()
     ask(director)

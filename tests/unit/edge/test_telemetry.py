@@ -37,6 +37,7 @@ def finished(**more: Any) -> Finished:
         "reason": Reason.AFFINITY,
         "address": "10.0.0.1:8000",
         "matched_share": 0.75,
+        "cached_share": 0.7,
         "decision_seconds": 0.00015,
         "predicted_ttft_seconds": 0.2,
         "ttft_seconds": 0.4,
@@ -84,7 +85,7 @@ def test_prediction_against_observation() -> None:
     telemetry = Telemetry(view)
     telemetry.finished(finished())
     assert value(telemetry, "picker_ttft_prediction_ratio_sum") == pytest.approx(2.0)
-    assert value(telemetry, "picker_predicted_hit_tokens_total") == pytest.approx(750)
+    assert value(telemetry, "picker_predicted_hit_tokens_total") == pytest.approx(700)
     assert value(telemetry, "picker_observed_hit_tokens_total") == 800
     assert value(telemetry, "picker_hit_prompt_tokens_total") == 1000
 
