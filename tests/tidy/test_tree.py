@@ -27,7 +27,7 @@ def tracked() -> list[Path]:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
         return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
     except (OSError, subprocess.CalledProcessError):
-        skipped = {".venv", ".venv-vllm", ".git", "__pycache__", "build", "dist", ".hypothesis", "bin"}
+        skipped = {".venv", ".venv-vllm", ".venv-peers", ".git", "__pycache__", "build", "dist", ".hypothesis", "bin"}
         return [path for path in ROOT.rglob("*") if path.is_file() and not skipped & set(path.relative_to(ROOT).parts)]
 
 
