@@ -161,6 +161,9 @@ class Director:
         `hints`: what the request's headers and path say.
         """
         self.ledger.expire(now)
+        if now >= self.rates.fade_due_at_seconds:
+            self.rates.fade(now)
+            self.loads.forget()
         snapshot = self.datastore.snapshot(now)
         selectors = self._selectors if hints.labels is None else (*self._selectors, hints.labels)
         among = self._among(snapshot, request.model, subset, selectors, now)
@@ -192,7 +195,7 @@ class Director:
             tokens = charge.backlog_tokens + charge.prefill_tokens
             own_share = charge.prefill_tokens / tokens if tokens else 0.0
             seconds = now - charge.charged_at_seconds
-            self.rates.observe_prefill(charge.endpoint.slot, tokens, seconds, own_share=own_share)
+            self.rates.observe_prefill(charge.endpoint.slot, tokens, seconds, now=now, own_share=own_share)
 
     def not_streamed(self, booking: Booking) -> None:
         """The answer turned out not to stream: its prefill ends by the clock."""

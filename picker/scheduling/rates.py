@@ -16,7 +16,7 @@ Models are named by clients, so their number is bounded.
 """
 
 from collections import OrderedDict
-from math import exp, log
+from math import exp, inf, log
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +38,13 @@ _NOTICED = log(2.2)
 """A logarithm: a difference this large counts fully, a smaller one times the square of its share of this."""
 _DEVIATION_MAX = log(10.0)
 """Of a sample, so that an endpoint's first one, which may have waited for a compilation, decides nothing."""
+FADE_AFTER_SECONDS = 60.0
+"""What was learned of an endpoint that is asked for nothing any more fades from then on: it may have recovered."""
+_FADE_SECONDS = 60.0
+"""Time constant."""
+_FADE_STEP_SECONDS = 10.0
+_FADED = 0.01
+"""A logarithm: less is nothing."""
 _PROMPT_SAMPLE_BYTES_MIN = 512
 _NAME_CHARS_MAX = 256
 """Of a model's name, which a client may make as long as a body."""
@@ -66,6 +73,10 @@ class Rates:
         """Its logarithm as measured, by slot."""
         self._samples = [0.0] * 8
         """How many taught it, each by its weight."""
+        self._taught_at = [0.0] * 8
+        """When, last; moved on as it fades."""
+        self.fade_due_at_seconds = inf
+        """When `fade` has something to do."""
         self._pool_level = 0.0
         """Mean logarithm of the seconds a prefill token takes, over all endpoints' samples."""
         self._pool_samples = 0
@@ -91,6 +102,7 @@ class Rates:
             self.slowness = np.append(self.slowness, np.ones(more))
             self._deviations += [0.0] * more
             self._samples += [0.0] * more
+            self._taught_at += [0.0] * more
         self.rate_inverse[slot] = unknown
         self._forget_slowness(slot)
 
@@ -101,7 +113,7 @@ class Rates:
             found = self._models.get(_key(name))
         return found or self._unknown
 
-    def observe_prefill(self, slot: int, tokens: float, seconds: float, *, own_share: float = 1.0) -> None:
+    def observe_prefill(self, slot: int, tokens: float, seconds: float, *, now: float, own_share: float = 1.0) -> None:
         """A streamed answer's first chunk came `seconds` after its pick, with `tokens` to compute until then.
 
         `own_share`: how much of these were its own. What was ahead of it is an estimate, so it teaches less.
@@ -112,6 +124,27 @@ class Rates:
         sample = min(max(seconds / tokens, start / _RATE_SPAN), start * _RATE_SPAN)
         self.rate_inverse[slot] += _STEP * (sample - self.rate_inverse[slot])
         self._compare(slot, log(sample), own_share)
+        self._taught_at[slot] = now
+        if self._deviations[slot] > 0.0:
+            self.fade_due_at_seconds = min(self.fade_due_at_seconds, now + FADE_AFTER_SECONDS)
+
+    def fade(self, now: float) -> None:
+        """Slow endpoints that nobody asks drift back to the others, so that one that recovered is tried again.
+
+        Without it they would stay as they were found: a cost above everybody's gets no request to learn from.
+        """
+        due = inf
+        for slot, deviation in enumerate(self._deviations):
+            if deviation <= 0.0:
+                continue
+            silent = now - self._taught_at[slot]
+            if silent >= FADE_AFTER_SECONDS:
+                silent -= FADE_AFTER_SECONDS - _FADE_STEP_SECONDS
+                deviation *= exp(-silent / _FADE_SECONDS)
+                self._deviate(slot, deviation if deviation > _FADED else 0.0)
+                self._taught_at[slot] = now - FADE_AFTER_SECONDS + _FADE_STEP_SECONDS
+            due = min(due, self._taught_at[slot] + FADE_AFTER_SECONDS)
+        self.fade_due_at_seconds = due
 
     def observe_uncached(self, tokens: float) -> None:
         """A request was charged with this many tokens to prefill."""
@@ -139,9 +172,11 @@ class Rates:
         deviation = min(max(level - self._pool_level, -_DEVIATION_MAX), _DEVIATION_MAX)
         step = weight * max(_STEP, 1 / (1 + self._samples[slot] + _PRIOR_SAMPLES))
         self._samples[slot] += weight
-        self._deviations[slot] += step * (deviation - self._deviations[slot])
-        noticed = min(1.0, (self._deviations[slot] / _NOTICED) ** 2)
-        self.slowness[slot] = exp(self._deviations[slot] * noticed)
+        self._deviate(slot, self._deviations[slot] + step * (deviation - self._deviations[slot]))
+
+    def _deviate(self, slot: int, deviation: float) -> None:
+        self._deviations[slot] = deviation
+        self.slowness[slot] = exp(deviation * min(1.0, (deviation / _NOTICED) ** 2))
 
     def _forget_slowness(self, slot: int) -> None:
         self.slowness[slot] = 1.0

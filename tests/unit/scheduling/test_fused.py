@@ -106,7 +106,7 @@ def test_rows_follow_every_change(director):
             )
             director.record_sample(sample)
         elif act == 5:
-            director.rates.observe_prefill(endpoint.slot, 5_000, rng.random())
+            director.rates.observe_prefill(endpoint.slot, 5_000, rng.random(), now=now)
             director.ledger.changed.add(endpoint)
         else:
             keep = [each.spec for each in director.datastore.endpoints if rng.random() < 0.95]

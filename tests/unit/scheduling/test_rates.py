@@ -1,12 +1,17 @@
 """What is learned: bounded, slow to move, per endpoint and per model, and forgotten with whom it was learned from."""
 
-from math import exp
+from heapq import heappop, heappush
+from itertools import count
+from math import exp, inf
 from random import Random
 
 import pytest
 
-from picker.config import Routing
+from picker.api.request import InferenceRequest
+from picker.config import Config, Routing
 from picker.decision import Usage
+from picker.director import Director
+from picker.pool.endpoint import EndpointSpec
 from picker.scheduling.rates import Rates
 
 
@@ -27,7 +32,7 @@ def test_before_anything_is_learned_the_configured_constants_hold(rates):
 @pytest.mark.parametrize("true_rate", [2_000.0, 10_000.0, 50_000.0])
 def test_a_rate_converges_to_what_is_observed_and_only_there(rates, true_rate):
     for _ in range(300):
-        rates.observe_prefill(1, 5000, 5000 / true_rate)
+        rates.observe_prefill(1, 5000, 5000 / true_rate, now=0.0)
     assert rate(rates, 1) == pytest.approx(true_rate, rel=0.01)
     assert rate(rates, 0) == pytest.approx(10_000)
 
@@ -35,7 +40,7 @@ def test_a_rate_converges_to_what_is_observed_and_only_there(rates, true_rate):
 @pytest.mark.parametrize("seconds", [1e-12, 1e-6, 1e6, 1e300])
 def test_a_learned_rate_stays_within_thirty_times_the_configured_one(rates, seconds):
     for _ in range(1000):
-        rates.observe_prefill(0, 2000, seconds)
+        rates.observe_prefill(0, 2000, seconds, now=0.0)
     assert 10_000 / 30.001 <= rate(rates) <= 10_000 * 30.001
 
 
@@ -44,19 +49,19 @@ def test_a_learned_rate_stays_within_thirty_times_the_configured_one(rates, seco
 )
 def test_what_teaches_nothing_changes_nothing(rates, slot, tokens, seconds):
     before = rates.rate_inverse.copy()
-    rates.observe_prefill(slot, tokens, seconds)
+    rates.observe_prefill(slot, tokens, seconds, now=0.0)
     assert (rates.rate_inverse == before).all()
 
 
 def test_one_odd_answer_moves_little(rates):
-    rates.observe_prefill(0, 5000, 5000.0)
+    rates.observe_prefill(0, 5000, 5000.0, now=0.0)
     assert rate(rates) > 10_000 / 2.5
     rates.observe_usage("m", 4000, Usage(input_tokens=1, output_tokens=10**6))
     assert rates.model("m").bytes_per_token <= 4.0 + 0.05 * 12.0001
 
 
 def test_a_slot_with_a_new_life_knows_nothing(rates):
-    rates.observe_prefill(0, 5000, 100.0)
+    rates.observe_prefill(0, 5000, 100.0, now=0.0)
     rates.adopt(0)
     assert rate(rates) == pytest.approx(10_000)
     rates.adopt(500)
@@ -107,17 +112,17 @@ def test_models_are_bounded_in_number_and_in_the_length_of_their_names(rates):
 
 
 def test_learning_can_be_switched_off(rates):
-    rates.observe_prefill(0, 5000, 50.0)
+    rates.observe_prefill(0, 5000, 50.0, now=0.0)
     rates.reconfigure(Routing(learn=False), models_max=3)
     assert rate(rates) == pytest.approx(10_000)
-    rates.observe_prefill(0, 5000, 50.0)
+    rates.observe_prefill(0, 5000, 50.0, now=0.0)
     rates.observe_usage("m", 4000, Usage(input_tokens=100, output_tokens=1))
     assert rate(rates) == pytest.approx(10_000) and tuple(rates.model("m")) == (4.0, 250.0)
 
 
 def test_a_reload_keeps_what_was_learned_unless_the_constant_itself_changed(rates):
     for _ in range(100):
-        rates.observe_prefill(0, 5000, 50.0)
+        rates.observe_prefill(0, 5000, 50.0, now=0.0)
     learned = rate(rates)
     rates.reconfigure(Routing(affinity_break=2.0), models_max=3)
     assert rate(rates) == learned
@@ -130,7 +135,7 @@ def teach(rates, rounds, seconds_per_token, *, slots=range(4), noise=0.0):
     rng = Random(1)
     for _ in range(rounds):
         for slot in slots:
-            rates.observe_prefill(slot, 4000, 4000 * seconds_per_token[slot] * exp(rng.gauss(0.0, noise)))
+            rates.observe_prefill(slot, 4000, 4000 * seconds_per_token[slot] * exp(rng.gauss(0.0, noise)), now=0.0)
 
 
 @pytest.mark.parametrize("true_rate", [3_000.0, 10_000.0, 30_000.0])
@@ -156,7 +161,7 @@ def test_nobody_knows_it_yet_so_it_is_like_the_others(rates):
     teach(rates, 100, [1 / 30_000] * 3, slots=range(3))
     assert rates.slowness[3] == 1.0 and rates.slowness[:3] == pytest.approx(1.0)
     rates.adopt(3)
-    rates.observe_prefill(3, 4000, 4.0)  # thirty times as long, once
+    rates.observe_prefill(3, 4000, 4.0, now=0.0)  # thirty times as long, once
     assert rates.slowness[3] < 2.0
 
 
@@ -173,6 +178,58 @@ def test_slowness_is_forgotten_with_the_endpoint_and_where_learning_ends(rates):
 @pytest.mark.parametrize("seconds", [1e-12, 1e6])
 def test_slowness_is_bounded(rates, seconds):
     for _ in range(500):
-        rates.observe_prefill(0, 2000, 0.2)
-        rates.observe_prefill(1, 2000, seconds)
+        rates.observe_prefill(0, 2000, 0.2, now=0.0)
+        rates.observe_prefill(1, 2000, seconds, now=0.0)
     assert ((rates.slowness >= 1 / 10.001) & (rates.slowness <= 10.001)).all()
+
+
+def test_slowness_fades_where_nothing_teaches_any_more(rates):
+    for _ in range(30):
+        for slot in range(3):
+            rates.observe_prefill(slot, 4000, 4.0 if slot == 0 else 0.4, now=100.0)
+    slow = rates.slowness[0]
+    assert slow > 3 and rates.fade_due_at_seconds == 160.0
+    rates.fade(159.9)
+    assert rates.slowness[0] == slow, "a minute of silence is nothing yet"
+    seen = []
+    for second in range(160, 1000, 10):
+        if second >= rates.fade_due_at_seconds:
+            rates.fade(float(second))
+        seen.append(rates.slowness[0])
+    assert seen == sorted(seen, reverse=True) and seen[6] < 3 and seen[-1] == 1.0
+    assert rates.fade_due_at_seconds == inf, "nothing is left to fade"
+    rates.observe_prefill(0, 4000, 4.0, now=2000.0)
+    assert rates.slowness[0] > 1 and rates.fade_due_at_seconds == 2060.0
+
+
+def test_an_endpoint_that_recovered_gets_work_again():
+    """Four servers at a tenth of their load; one is ten times as slow for ten minutes, then as fast as the others."""
+    director = Director(Config())
+    director.replace_endpoints(EndpointSpec(address=f"10.0.0.{at}:80", uid=str(at), name=str(at)) for at in range(4))
+    rng = Random(1)
+    now, free, events, first_work_at = 0.0, [0.0] * 4, [], None
+    picks = [0] * 4
+    for number in count():
+        now += rng.expovariate(3.0)
+        if now > 1100.0:
+            break
+        while events and events[0][0] <= now:
+            at, _, ended, booking = heappop(events)
+            if ended:
+                director.finish(booking, reached=True)
+            else:
+                director.first_token(booking, at)
+        prompt = rng.randbytes(rng.choice([8, 16, 24]) * 1024)
+        request = InferenceRequest(api="completions", prompt=prompt, prompt_bytes=len(prompt), stream=True)
+        decision = director.decide(request, now=now, rng=rng, first_chunk_visible=True)
+        slot = decision.charge.endpoint.slot
+        factor = 10.0 if slot == 0 and 60.0 <= now < 660.0 else 1.0
+        free[slot] = max(free[slot], now) + factor * len(prompt) / 4 / 30_000
+        heappush(events, (free[slot], number, False, decision.charge))
+        heappush(events, (free[slot] + 2.0, number, True, decision.charge))
+        if now >= 660.0 and slot == 0 and first_work_at is None:
+            first_work_at = now
+        if now >= 960.0:
+            picks[slot] += 1
+    assert first_work_at is not None and first_work_at < 760.0
+    assert picks[0] > sum(picks) / 8, picks
