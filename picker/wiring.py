@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,7 +97,7 @@ class Picker:
         self.config_file = ConfigFile(options.config_file)
         config = self.config_file.config
         self._warn(config)
-        self.clock = asyncio.get_running_loop().time
+        self.clock = time.monotonic  # that of the transports' `received_at_seconds`
         self.director = Director(config)
         self.decisions = DecisionRing()
         self.telemetry = Telemetry(self._pool_view)

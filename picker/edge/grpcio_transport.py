@@ -12,6 +12,7 @@ Cancellation propagates out of the call's coroutine; swallowed, it leaks native 
 import asyncio
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
@@ -174,7 +175,7 @@ class _GrpcioCall:
     def __init__(self, context: Any, on_error: Callable[[BaseException], None]) -> None:
         self.peer = _plain_peer(context.peer())
         self._loop = asyncio.get_running_loop()
-        self.received_at_seconds = self._loop.time()
+        self.received_at_seconds = time.monotonic()
         self._context = context
         self._on_error = on_error
         self._handler: Handler | None = None
@@ -231,7 +232,7 @@ class _GrpcioCall:
                 return
             finally:
                 self._reading = False
-            self.received_at_seconds = self._loop.time()
+            self.received_at_seconds = time.monotonic()
             handler = self._handler
             assert handler is not None
             if message is grpc.aio.EOF:

@@ -49,7 +49,7 @@ class Call(Protocol):
     """Who called, for logs: `ip:port`."""
 
     received_at_seconds: float
-    """Loop time at which the socket read that carried the current message began."""
+    """`time.monotonic()` when the socket read that carried the current message began."""
 
     def send(self, message: bytes, body: "bytes | memoryview" = b"") -> None:
         """Queue one message for the peer: `message` with `body` behind it, which is not copied before the socket."""

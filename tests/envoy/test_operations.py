@@ -53,6 +53,16 @@ def started(
         yield picker, opened
 
 
+def test_decisions_are_timed_in_microseconds(lab: Lab) -> None:
+    """An event loop's own clock may have milliseconds (uvloop), and a decision takes a tenth of one."""
+    with started(lab) as (picker, envoy):
+        for _ in range(5):
+            assert post(envoy.port, CHAT, BODY).status == 200
+        wait_until(lambda: picker.metric("picker_decision_seconds_count") == 5, "five decisions")
+        milliseconds = picker.metric("picker_decision_seconds_sum") * 1e3
+        assert milliseconds > 0 and abs(milliseconds - round(milliseconds)) > 1e-6
+
+
 # Health ------------------------------------------------------------------------------------
 
 

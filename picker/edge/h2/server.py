@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable
 
 from picker.edge.h2 import frames
@@ -59,7 +60,7 @@ class H2Transport:
             self._limits,
             on_error=self._on_error,
             on_fault=self._on_fault,
-            clock=loop.time,
+            clock=time.monotonic,  # uvloop's own has milliseconds, and stands still within a step
             call_soon=loop.call_soon,
             call_later=loop.call_later,
             call_ended=self._call_ended,
@@ -173,7 +174,7 @@ class H2Transport:
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_TICK_SECONDS, self._tick)
-        now = loop.time()
+        now = time.monotonic()
         for connection in tuple(self._connections):
             try:
                 connection.upkeep.tick(now)
