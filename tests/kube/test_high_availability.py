@@ -246,6 +246,8 @@ async def leases(made: Cluster) -> dict[str, bool]:
 LONG_PROMPTS = 12
 LONG_PROMPT = "word " * 8000
 STUCK = Faults(slow=10_000.0)
+PATIENT = "{epsilon: 0, limits: {decision_seconds: 5}, engine_metrics: {stale_seconds: 60}}"
+"""A request that explores would stay at the stuck server; and a machine that starves the picker must not make it blind."""
 PREFILL_TOKENS_PER_SECOND = 10_000
 BYTES_PER_TOKEN = 4
 """What the picker assumes before it has learned (its configuration reference)."""
@@ -265,7 +267,7 @@ async def test_active_active_each_sees_the_load_of_the_other(cluster: TestCluste
         await made.namespace.ready_pod("idle", ip=idle.host)
         pickers, through = [], []
         for _ in range(2):
-            pickers.append(await enter(made.picker(ACTIVE)))
+            pickers.append(await enter(made.picker(ACTIVE, config=PATIENT)))
             await knows(pickers[-1], busy.address, idle.address)
             config = EnvoyConfig(
                 picker_address=pickers[-1].grpc_address,
