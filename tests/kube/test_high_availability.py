@@ -247,7 +247,7 @@ LONG_PROMPTS = 12
 LONG_PROMPT = "word " * 8000
 STUCK = Faults(slow=10_000.0)
 PATIENT = "{epsilon: 0, limits: {decision_seconds: 5}, engine_metrics: {stale_seconds: 60}}"
-"""A request that explores would stay at the stuck server; and a machine that starves the picker must not make it blind."""
+"""A request that explores would stay at the stuck server, and a machine that starves the picker must not blind it."""
 PREFILL_TOKENS_PER_SECOND = 10_000
 BYTES_PER_TOKEN = 4
 """What the picker assumes before it has learned (its configuration reference)."""
