@@ -166,7 +166,7 @@ class Director:
             self.loads.forget()
         snapshot = self.datastore.snapshot(now)
         selectors = self._selectors if hints.labels is None else (*self._selectors, hints.labels)
-        among = self._among(snapshot, request.model, subset, selectors, now)
+        among = self._among(snapshot, Query(request.model, subset, selectors, self.datastore.models), now)
         if isinstance(among, Unavailable):
             return among
         if objective is not None:
@@ -273,20 +273,12 @@ class Director:
 
     # Steps of a decision -------------------------------------------------------------------
 
-    def _among(
-        self,
-        snapshot: Snapshot,
-        model: str | None,
-        subset: Sequence[str] | None,
-        selectors: tuple[Selector, ...],
-        now: float,
-    ) -> Mask | Unavailable | None:
+    def _among(self, snapshot: Snapshot, query: Query, now: float) -> Mask | Unavailable | None:
         """Who stands for the choice: ready, past every filter, not ejected. `None`: every slot."""
         if not snapshot.ready_count:
             word = "no_endpoints" if snapshot.synced else "not_synced"
             return Unavailable("no ready endpoint in the pool", word)
         among = snapshot.ready_mask if snapshot.ready_count < snapshot.width else None
-        query = Query(model, subset, selectors, self.datastore.models)
         for mask_of, word, message in FILTERS:
             mask = mask_of(snapshot, query)
             if mask is not None:
