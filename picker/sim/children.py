@@ -85,15 +85,21 @@ class Child:
 
     async def stop(self) -> None:
         """Ask it to end (SIGINT: the picker then drains without its first wait), insist, reap. Twice is fine."""
-        process = self._process
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
-            try:
-                async with asyncio.timeout(STOP_SECONDS_MAX):
-                    await process.wait()
-            except (TimeoutError, asyncio.CancelledError):
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+        if self._process is not None:
+            await end(self._process, signal.SIGINT, STOP_SECONDS_MAX)
         self._log.close()
+
+
+async def end(process: asyncio.subprocess.Process, signal_number: signal.Signals, seconds: float) -> None:
+    """Tell it by a signal, insist after `seconds` or when cancelled, reap. Twice is fine."""
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal_number)
+    try:
+        async with asyncio.timeout(seconds):
+            await process.wait()
+    except (TimeoutError, asyncio.CancelledError):
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -19,6 +19,7 @@ import aiohttp
 import msgspec
 
 from picker.sim.child import dying_with_us
+from picker.sim.children import end
 from tests.bench.peers import environments
 from tests.bench.peers.adapters.contract import Contestant, Running, StartError
 from tests.bench.processes import free_ports
@@ -73,7 +74,7 @@ async def _router(name: str, command: list[str], servers: Sequence[str]) -> Asyn
             await _ready(name, process, url, len(servers), log)
             yield Running(url=url, processes={name: process.pid})
         finally:
-            await _stop(process)
+            await end(process, signal.SIGTERM, STOP_SECONDS_MAX)
 
 
 async def _ready(name: str, process: asyncio.subprocess.Process, url: str, servers: int, log: IO[bytes]) -> None:
@@ -99,18 +100,3 @@ def last_words(log: IO[bytes]) -> str:
     log.seek(0)
     lines = [_COLOUR.sub("", line).strip() for line in log.read().decode(errors="replace").splitlines()]
     return next((line for line in reversed(lines) if line), "it said nothing")
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End it, insist after a while, reap."""
-    if process.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    try:
-        async with asyncio.timeout(STOP_SECONDS_MAX):
-            await process.wait()
-    except (TimeoutError, asyncio.CancelledError):
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
