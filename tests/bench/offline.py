@@ -35,6 +35,7 @@ from picker.edge.telemetry import Telemetry
 from picker.edge.transport import Call
 from picker.generated import ext_proc_pb2 as pb
 from tests.bench.decision import SIZES, chat_body, director_of
+from tests.bench.raw_exchange import header_message
 from tests.bench.report import Row
 from tests.bench.sse_server import event
 from tests.bench.transport import data_frames, frame
@@ -103,10 +104,7 @@ def step(frames: bytes) -> Step:
 
 
 def _headers_message(field: str, headers: dict[str, str]) -> Any:
-    message = pb.ProcessingRequest()
-    target = getattr(message, field).headers.headers
-    for key, value in headers.items():
-        target.add(key=key, raw_value=value.encode())
+    message = header_message(field, headers)
     message.metadata_context.SetInParent()
     return message
 

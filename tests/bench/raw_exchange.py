@@ -6,6 +6,7 @@ upstream is never slow. `HeldClient` stops after the decision: a request in flig
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import hpack
@@ -14,13 +15,14 @@ from picker.generated import ext_proc_pb2 as pb
 from tests.bench.decision import chat_body
 from tests.bench.processes import cpu_seconds
 from tests.bench.sse_server import event
-from tests.bench.transport import FRAME, HEADERS, Client, data_frames, frame
+from tests.bench.transport import HEADERS, Client, data_frames, frame
 
 FULL_DUPLEX = 4
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
 
-def _header_message(field: str, headers: dict[str, str]) -> Any:
+def header_message(field: str, headers: dict[str, str]) -> Any:
+    """A ProcessingRequest with the headers in one of its fields."""
     message = pb.ProcessingRequest()
     target = getattr(message, field).headers.headers
     for key, value in headers.items():
@@ -30,7 +32,7 @@ def _header_message(field: str, headers: dict[str, str]) -> Any:
 
 def opening(body_bytes: int) -> bytes:
     """Request headers and the whole body, both bodies in full-duplex mode."""
-    head = _header_message("request_headers", HEADERS)
+    head = header_message("request_headers", HEADERS)
     head.protocol_config.request_body_mode = head.protocol_config.response_body_mode = FULL_DUPLEX
     body = pb.ProcessingRequest()
     body.request_body.body, body.request_body.end_of_stream = chat_body(body_bytes, 1), True
@@ -55,40 +57,25 @@ class StreamingClient(Client):
         self.block = self.encoder.encode(self.fields)
         self.headers = opening(body)
         answer = {":status": "200", "content-type": "text/event-stream"}
-        self.response_headers = data_frames(0, _header_message("response_headers", answer).SerializeToString())
+        self.response_headers = data_frames(0, header_message("response_headers", answer).SerializeToString())
         self.chunk = chunk_message(event(7))
         usage = {"prompt_tokens": 500, "completion_tokens": chunks}
         self.last = chunk_message(event(8, choices=[], usage=usage) + b"data: [DONE]\n\n", end=True)
         self.content: dict[int, bytes] = {}
 
-    def data_received(self, data: bytes) -> None:
-        data = self.buffer + data
-        at, size, out = 0, len(data), []
-        while size - at >= 9:
-            high, low, kind, flags, stream_id = FRAME.unpack_from(data, at)
-            stop = at + 9 + (high << 8 | low)
-            if stop > size:
-                break
-            if kind == 0:
-                # grpcio puts several messages into a frame, or one into several.
-                content = self.content.pop(stream_id, b"") + data[at + 9 : stop]
-                while len(content) >= 5 and len(content) >= (whole := 5 + int.from_bytes(content[1:5], "big")):
-                    content = content[whole:]
-                    out.append(self.answered(stream_id))
-                if content:
-                    self.content[stream_id] = content
-            elif kind == 1 and flags & 1:
-                out.append(self.finished(stream_id))
-            elif kind == 6 and not flags & 1:
-                out.append(frame(6, 1, 0, data[at + 9 : stop]))
-            elif kind == 4 and not flags & 1:
-                out.append(frame(4, 1, 0))
-            elif kind in (3, 7) and not self.done.done() and stream_id in self.state:
-                self.done.set_exception(RuntimeError(f"frame {data[at:stop]!r}"))
-            at = stop
-        self.buffer = data[at:]
-        if out:
-            self.transport.write(b"".join(out))
+    def content_came(self, stream_id: int, content: bytes) -> Iterable[bytes]:
+        """grpcio puts several messages into a frame, or one into several."""
+        content = self.content.pop(stream_id, b"") + content
+        out = []
+        while len(content) >= 5 and len(content) >= (whole := 5 + int.from_bytes(content[1:5], "big")):
+            content = content[whole:]
+            out.append(self.answered(stream_id))
+        if content:
+            self.content[stream_id] = content
+        return out
+
+    def is_fault(self, kind: int, stream_id: int) -> bool:
+        return kind in (3, 7) and stream_id in self.state
 
     def answered(self, stream_id: int) -> bytes:
         state = self.state[stream_id] = self.state[stream_id] + 1

@@ -17,11 +17,13 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import hpack
 
 from picker.generated import ext_proc_pb2 as pb
+from tests.bench.processes import cpu_seconds
 
 PATH = "/bench.Bench/Bench"
 ANSWER = b"a" * 60
@@ -185,20 +187,28 @@ class Client(asyncio.Protocol):
             stop = at + 9 + (high << 8 | low)
             if stop > size:
                 break
-            if kind == 0 and stop - at > 9:
-                out.append(self.answered(stream_id))
+            if kind == 0:
+                out += self.content_came(stream_id, data[at + 9 : stop])
             elif kind == 1 and flags & 1:
                 out.append(self.finished(stream_id))
             elif kind == 6 and not flags & 1:
                 out.append(frame(6, 1, 0, data[at + 9 : stop]))
             elif kind == 4 and not flags & 1:
                 out.append(frame(4, 1, 0))
-            elif kind in (3, 7) and not self.done.done() and kind == 7:
-                self.done.set_exception(RuntimeError(f"GOAWAY {data[at:stop]!r}"))
+            elif self.is_fault(kind, stream_id) and not self.done.done():
+                self.done.set_exception(RuntimeError(f"frame {data[at:stop]!r}"))
             at = stop
         self.buffer = data[at:]
         if out:
             self.transport.write(b"".join(out))
+
+    def content_came(self, stream_id: int, content: bytes) -> Iterable[bytes]:
+        """A DATA frame: one whole message. What to send for it."""
+        return (self.answered(stream_id),) if content else ()
+
+    def is_fault(self, kind: int, stream_id: int) -> bool:
+        """A frame that ends the run: GOAWAY."""
+        return kind == 7
 
     def answered(self, stream_id: int) -> bytes:
         state = self.state[stream_id] = self.state[stream_id] + 1
@@ -225,12 +235,6 @@ class TracedClient(Client):
     """Its header block is never the same twice."""
 
     traced = True
-
-
-def cpu_seconds(pid: int) -> float:
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_kb(pid: int) -> int:

@@ -1,14 +1,24 @@
 """Fixtures: the lab once a session, a proxy by body modes."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from picker.sim.envoy import Balancing, BodyMode, EnvoyProcess
+from tests.envoy.children import children_of
 from tests.envoy.lab import FD, Lab, mode_params
 from tests.envoy.upstream import fresh_id
 
 MATRIX = mode_params((FD, BodyMode.BUFFERED), (BodyMode.NONE, BodyMode.STREAMED, FD))
+
+
+@pytest.fixture
+def nothing_left_behind() -> Iterator[None]:
+    """Whatever a test does, the children that it found are the children that it leaves."""
+    before = set(children_of(os.getpid()))
+    yield
+    assert set(children_of(os.getpid())) <= before
 
 
 @pytest.fixture(scope="session")

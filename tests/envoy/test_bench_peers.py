@@ -4,12 +4,10 @@ The peers themselves are not installed here: their adapters are tried against a 
 """
 
 import asyncio
-import os
 import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -22,32 +20,10 @@ from tests.bench.peers.adapters.contract import StartError
 from tests.bench.peers.adapters.router_process import peer
 from tests.bench.peers.run import Results
 from tests.bench.processes import PickerProcess, free_ports
+from tests.envoy.children import children_of, is_running
 
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 REQUESTS = 10
-
-
-def children_of(pid):
-    """Ids of a process's children and theirs."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            found += [int(child), *children_of(int(child))]
-    return found
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind():
-    """Whatever a test does, the children that it found are the children that it leaves."""
-    before = set(children_of(os.getpid()))
-    yield
-    assert set(children_of(os.getpid())) <= before
 
 
 def test_the_same_requests_go_through_each_and_the_page_can_be_made_of_it(tmp_path):

@@ -5,13 +5,11 @@ The whole demo takes a minute and a half and is for people; its parts are the sa
 
 import asyncio
 import io
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -26,7 +24,9 @@ from picker.sim.demo_screen import Outcome
 from picker.sim.envoy import EnvoyError
 from picker.sim.statistics import Sample, summarize
 from picker.sim.workloads import Lengths
+from tests.envoy.children import children_of, is_running
 
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 LONG, CHAT = SCENES
 SHORT = (
     msgspec.structs.replace(
@@ -47,30 +47,6 @@ SHORT = (
     ),
 )
 OPTIONS = DemoOptions(replicas=2, seed=2)
-
-
-def children_of(pid):
-    """Ids of a process's children and theirs."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            found += [int(child), *children_of(int(child))]
-    return found
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind():
-    """Whatever a test does, the children that it found are the children that it leaves."""
-    before = set(children_of(os.getpid()))
-    yield
-    assert set(children_of(os.getpid())) <= before
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_the_demo_sends_both_workloads_both_ways_and_shows_them_side_by_side():

@@ -14,22 +14,10 @@ import atheris
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 with atheris.instrument_imports(include=["picker.edge.h2"]):
-    from picker.edge.h2 import H2Limits
     from picker.edge.h2 import connection as _  # noqa: F401
 
-from tests.unit.edge.h2.wire import CALL_FIELDS, PREFACE, Echo, Wire, message
+from tests.unit.edge.h2.wire import CALL_FIELDS, PREFACE, SMALL_LIMITS, Echo, Wire, message
 
-LIMITS = H2Limits(
-    concurrent_streams_max=8,
-    message_bytes_max=2_000,
-    stream_window_bytes=65_535,
-    connection_window_bytes=70_000,
-    connection_buffered_bytes_max=4_000,
-    send_queue_bytes_max=20_000,
-    stream_send_queue_bytes_max=1_000,
-    resets_max=20,
-    idle_frames_max=50,
-)
 CUTS = (1, 5, 9, 10, 23, 64, 1_000, 1 << 20)
 """Bytes a read."""
 
@@ -37,7 +25,7 @@ CUTS = (1, 5, 9, 10, 23, 64, 1_000, 1 << 20)
 def one_input(data: bytes) -> None:
     if len(data) < 2:
         return
-    wire = Wire(LIMITS, greet=bool(data[0] & 0x80))
+    wire = Wire(SMALL_LIMITS, greet=bool(data[0] & 0x80))
     size = CUTS[data[0] & 7]
     for at in range(1, len(data), size):
         wire.send_raw(data[at : at + size])
@@ -45,8 +33,8 @@ def one_input(data: bytes) -> None:
             wire.pass_time(0.5)
         connection = wire.connection
         assert wire.errors == [] or all("handler's own" in str(error) for error in wire.errors), wire.errors
-        assert len(connection.streams) <= LIMITS.concurrent_streams_max
-        assert connection.messages.buffered <= LIMITS.connection_buffered_bytes_max + LIMITS.frame_bytes_max
+        assert len(connection.streams) <= SMALL_LIMITS.concurrent_streams_max
+        assert connection.messages.buffered <= SMALL_LIMITS.connection_buffered_bytes_max + SMALL_LIMITS.frame_bytes_max
     wire.frames()
     wire.connection.connection_lost(None)
     wire.turn()

@@ -14,19 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from picker.edge.h2 import H2Limits
-from tests.unit.edge.h2.wire import CALL_FIELDS, PREFACE, Echo, Wire, message
+from tests.unit.edge.h2.wire import CALL_FIELDS, PREFACE, SMALL_LIMITS, Echo, Wire, message
 
-LIMITS = H2Limits(
-    concurrent_streams_max=8,
-    message_bytes_max=2_000,
-    stream_window_bytes=65_535,
-    connection_window_bytes=70_000,
-    connection_buffered_bytes_max=4_000,
-    send_queue_bytes_max=20_000,
-    stream_send_queue_bytes_max=1_000,
-    resets_max=20,
-    idle_frames_max=50,
-)
 FAST = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 frame_headers = st.builds(
@@ -86,7 +75,7 @@ class Patient(Echo):
 
 
 def fuzzed(greet: bool = True) -> Wire:
-    wire = Wire(LIMITS, greet=greet)
+    wire = Wire(SMALL_LIMITS, greet=greet)
     wire.shared.methods = {"/test.Echo/Echo": lambda call: Patient(wire, call)}
     return wire
 

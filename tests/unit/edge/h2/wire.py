@@ -19,6 +19,19 @@ from picker.edge.h2.limits import H2Limits
 from picker.edge.h2.shared import Shared
 from picker.edge.transport import Call, GrpcStatus
 
+SMALL_LIMITS = H2Limits(
+    concurrent_streams_max=8,
+    message_bytes_max=2_000,
+    stream_window_bytes=65_535,
+    connection_window_bytes=70_000,
+    connection_buffered_bytes_max=4_000,
+    send_queue_bytes_max=20_000,
+    stream_send_queue_bytes_max=1_000,
+    resets_max=20,
+    idle_frames_max=50,
+)
+"""So that arbitrary bytes reach them."""
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 CALL_FIELDS = (
     (":method", "POST"),
