@@ -6,6 +6,7 @@ the kernel charged the process over the requests that were served.
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,10 @@ SCRAPED = 100
 DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
 EVENTS, EVENT_SECONDS = 1_000, 0.02
 SEPARATOR = b"\x00\x00bench\x00\x00"
+
+
+COMPLETED = "http.in.downstream_rq_completed"
+"""Envoy's counter; a listener's has the same ending and counts the same requests again."""
 
 
 class Variant(NamedTuple):
@@ -78,6 +83,26 @@ def start_load(port: int, path: Path, connections: int, seconds: float, rate: fl
     return subprocess.Popen([*command, "--warm-seconds", "1"], stdout=subprocess.PIPE, text=True)
 
 
+class Spent(NamedTuple):
+    """What a run has come to so far."""
+
+    at_seconds: float
+    envoy_seconds: float
+    picker_seconds: float
+    completed: int
+
+
+def _spent(envoy: EnvoyProcess, picker: int | None) -> Spent:
+    completed = envoy.stats(f"^{re.escape(COMPLETED)}$")[COMPLETED]
+    return Spent(time.perf_counter(), cpu_seconds(envoy.pid), cpu_seconds(picker) if picker else 0.0, completed)
+
+
+def _check_count(envoy: float, client: float) -> None:
+    """Requests a second, counted twice: by Envoy, which CPU is divided by, and by who sent them."""
+    if client > 10 and not 0.7 < envoy / client < 1.4:
+        raise RuntimeError(f"Envoy completed {envoy:.0f} requests a second, the load client got {client:.0f} answered")
+
+
 def measure(
     what: str,
     size: str,
@@ -93,19 +118,20 @@ def measure(
     connections = connections or (16 if size == "400 KB" and not rate else 64)
     load = start_load(envoy.port, path, connections, seconds, rate)
     time.sleep(1.0 + 0.5)  # imports and the warm-up
-    before = (cpu_seconds(envoy.pid), cpu_seconds(picker) if picker else 0.0, envoy.stats("in.downstream_rq_completed"))
+    before = _spent(envoy, picker)
     time.sleep(max(0.5, seconds - 1.0))
-    after = (cpu_seconds(envoy.pid), cpu_seconds(picker) if picker else 0.0, envoy.stats("in.downstream_rq_completed"))
+    after = _spent(envoy, picker)
     output, _ = load.communicate(timeout=60)
     found = json.loads(output)
-    served = max(1, sum(after[2].values()) - sum(before[2].values()))
+    served = max(1, after.completed - before.completed)
+    _check_count(served / (after.at_seconds - before.at_seconds), found.get("per_second", 0.0))
     return {
         "": what,
         "body": size,
         "load": f"{rate:.0f}/s" if rate else f"{connections} connections",
         "req/s": round(found.get("per_second", 0.0)),
-        "picker us": round(1e6 * (after[1] - before[1]) / served, 1) if picker else None,
-        "Envoy us": round(1e6 * (after[0] - before[0]) / served, 1),
+        "picker us": round(1e6 * (after.picker_seconds - before.picker_seconds) / served, 1) if picker else None,
+        "Envoy us": round(1e6 * (after.envoy_seconds - before.envoy_seconds) / served, 1),
         "p50 ms": round(found["p50_ms"], 3) if "p50_ms" in found else None,
         "p99 ms": round(found["p99_ms"], 3) if "p99_ms" in found else None,
         "client us": round(found["client_us"], 1) if "client_us" in found else None,
