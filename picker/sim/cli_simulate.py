@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         default=DEFAULT_POLICIES,
         metavar="NAME,...",
-        help=f"routing policies to compare (default %(default)s); `all`, or any of {', '.join(POLICIES)}",
+        help=f"routing policies to compare (default %(default)s); `all` complete ones, or any of {', '.join(POLICIES)}",
     )
     parser.add_argument("--pickers", type=int, default=1, metavar="N", help="routers that share the traffic (1..4)")
     parser.add_argument("--json", metavar="FILE|-", help="write the results as JSON; - is standard output")
@@ -162,7 +162,8 @@ def _failure(text: str, replicas: int) -> Failure:
 
 
 def _policies(text: str) -> list[str]:
-    names = list(POLICIES) if text == "all" else [part for part in text.split(",") if part]
+    complete = [name for name in POLICIES if "-without-" not in name]
+    names = complete if text == "all" else [part for part in text.split(",") if part]
     for name in names:
         if name not in POLICIES:
             raise UsageError(f"--policy {name}: choose from {', '.join(POLICIES)}")

@@ -5,7 +5,9 @@
 A *cell* is one workload at one share of its knee. Of each policy its three figures (mean TTFT, p95 TTFT, p95
 E2E) are geometric means over the seeds. Ours is divided by the best peer's of that very figure, which is
 stricter than by any one peer: no peer is best in all. The ratio of a cell is the geometric mean of the three.
-`--ours NAME=FILE` enters our policy under other configurations: for tuning, and for ablations.
+`--ours NAME=FILE` enters our policy under other configurations: for tuning, and for ablations; `--without PART`
+enters it without a part that no configuration turns off. What differs from the defaults by less than the seeds do,
+run by run on the same requests, is chance: the last table says how much that is.
 
 Peers' runs depend on nothing of ours, so `--cache` keeps them (and the knees) between calls.
 """
@@ -15,9 +17,9 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from math import exp, log
+from math import exp, log, nan, sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +30,7 @@ from picker import config as configuration
 from picker.config import Config
 from picker.sim.cli_simulate import print_wide, progress_bar
 from picker.sim.policies import POLICIES
+from picker.sim.policies.ablations import ABLATIONS
 from picker.sim.profiles import DEFAULT_PROFILE, PROFILES
 from picker.sim.simulate import Knees, Run, simulate
 from picker.sim.sources import Source, Workload, open_file
@@ -239,6 +242,35 @@ def ranking(found: dict[tuple[Cell, str], list[Score]], peers: Sequence[str]) ->
     return shown
 
 
+def against_ours(found: dict[tuple[Cell, str], list[Score]], names: Sequence[str]) -> Table:
+    """Every entrant over our defaults, over all cells: the mean, and two standard errors of it over the seeds."""
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"All cells, over {OURS} on the same requests (percent)")
+    shown.add_column("policy", no_wrap=True)
+    for column in ("mean", "+-", "TTFT mean", "+-", "TTFT p95", "+-", "E2E p95", "+-", "hit %"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    for name in names:
+        changes = [change(found, name, figures) for figures in (FIGURES, *((figure,) for figure in FIGURES))]
+        texts = [text for mean, error in changes for text in (f"{mean:+.1%}"[:-1], f"{2 * error:.1%}"[:-1])]
+        hit_rate = fmean(score.hit_rate for (_, other), scores in found.items() if other == name for score in scores)
+        shown.add_row(name, *texts, f"{100 * hit_rate:.1f}")
+    return shown
+
+
+def change(found: dict[tuple[Cell, str], list[Score]], name: str, figures: Sequence[str]) -> tuple[float, float]:
+    """`(mean, standard error)` of an entrant's figures over ours, less 1. A seed, over all cells, is one sample."""
+    by_seed: dict[int, list[float]] = {}
+    for (cell, other), scores in found.items():
+        if other == name:
+            for seed, (ours, theirs) in enumerate(zip(found[cell, OURS], scores, strict=True)):
+                by_seed.setdefault(seed, []).extend(
+                    log(max(getattr(theirs, figure), 1e-9) / max(getattr(ours, figure), 1e-9)) for figure in figures
+                )
+    samples = [fmean(each) for each in by_seed.values()]
+    error = stdev(samples) / sqrt(len(samples)) if len(samples) > 1 else nan
+    mean = exp(fmean(samples))
+    return mean - 1.0, mean * error
+
+
 def _geometric(values: Iterable[float]) -> float:
     return exp(fmean(log(max(value, 1e-9)) for value in values))
 
@@ -279,6 +311,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="1,2,3,4,5", help="default %(default)s")
     parser.add_argument("--peers", default=",".join(PEERS), help="default: all")
     parser.add_argument("--ours", action="append", default=[], metavar="NAME=FILE", help="a configuration (repeatable)")
+    parser.add_argument("--without", default="", metavar="PART,...", help=f"of ours: {', '.join(ABLATIONS)}")
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--profile", choices=tuple(PROFILES), default=DEFAULT_PROFILE)
     parser.add_argument("--kv-tokens", type=int)
@@ -298,6 +331,9 @@ def main() -> int:
         for text in options.ours:
             name, _, path = text.partition("=")
             ours.append(Entrant(name, OURS, configuration.load(Path(path).read_text("utf-8"))))
+        for part in options.without.split(","):
+            if part:
+                ours.append(Entrant(f"without {part}", f"{OURS}-without-{part}", Config()))
         base = Run(
             source=sources[0],
             policy=OURS,
@@ -326,6 +362,7 @@ def main() -> int:
     for entrant in ours:
         print_wide(table(entrant.name, standings(found, entrant.name, peers)))
     print_wide(ranking(found, peers))
+    print_wide(against_ours(found, [*(entrant.name for entrant in ours[1:]), *peers]))
     if options.json is not None:
         rows = [
             {
