@@ -302,6 +302,19 @@ def table(name: str, listed: Sequence[Standing]) -> Table:
     return shown
 
 
+def _entrants(options: argparse.Namespace) -> list[Entrant]:
+    """Ours: the yardstick first. Raises `OSError`, or `ValueError` that says what is wrong with a configuration."""
+    config = Config() if options.config is None else configuration.load(options.config.read_text("utf-8"))
+    entrants = [Entrant(OURS, OURS, config)]
+    for text in options.ours:
+        name, _, path = text.partition("=")
+        entrants.append(Entrant(name, OURS, configuration.load(Path(path).read_text("utf-8"))))
+    for part in options.without.split(","):
+        if part:
+            entrants.append(Entrant(f"without {part}", f"{OURS}-without-{part}", config))
+    return entrants
+
+
 def main() -> int:
     """Run it. 0: done; 1: it could not be done."""
     parser = argparse.ArgumentParser(prog="python -m picker.sim.contest", allow_abbrev=False, description=__doc__)
@@ -311,6 +324,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="1,2,3,4,5", help="default %(default)s")
     parser.add_argument("--peers", default=",".join(PEERS), help="default: all")
     parser.add_argument("--ours", action="append", default=[], metavar="NAME=FILE", help="a configuration (repeatable)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="of ours, where --ours names no other")
     parser.add_argument("--without", default="", metavar="PART,...", help=f"of ours: {', '.join(ABLATIONS)}")
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--profile", choices=tuple(PROFILES), default=DEFAULT_PROFILE)
@@ -327,13 +341,7 @@ def main() -> int:
         sources: list[Source] = [Workload(name) for name in options.workloads.split(",") if name]
         sources += [open_file(path) for path in options.trace]
         peers = [name for name in options.peers.split(",") if name]
-        ours = [Entrant(OURS, OURS, Config())]
-        for text in options.ours:
-            name, _, path = text.partition("=")
-            ours.append(Entrant(name, OURS, configuration.load(Path(path).read_text("utf-8"))))
-        for part in options.without.split(","):
-            if part:
-                ours.append(Entrant(f"without {part}", f"{OURS}-without-{part}", Config()))
+        ours = _entrants(options)
         base = Run(
             source=sources[0],
             policy=OURS,

@@ -1,9 +1,13 @@
 """Standings by hand: ratios to the best peer of each figure, and what is kept between calls."""
 
+import json
+import sys
+
 import msgspec
 import pytest
 
 from picker.config import Config
+from picker.sim import contest as command
 from picker.sim.contest import OURS, PEERS, Cell, Entrant, Score, Scores, contest, standings
 from picker.sim.simulate import Run
 from picker.sim.sources import Workload
@@ -59,3 +63,21 @@ def test_peers_scores_are_kept_and_ours_are_not(tmp_path):
     assert Scores(kept, BASE).knee(BASE) is not None
     uneven = msgspec.structs.replace(BASE, speeds=(1.0, 0.3))
     assert Scores(kept, uneven).knee(uneven) is None
+
+
+def test_the_command_enters_ours_in_every_form_that_was_asked_for(tmp_path, monkeypatch, capsys):
+    knobs = tmp_path / "knobs.yaml"
+    knobs.write_text("threshold: 1.0")
+    report = tmp_path / "scores.json"
+    fleet = "--replicas 2 --requests 150 --workloads tools --loads 0.5 --seeds 1,2 --peers random --quiet"
+    asked = f"{fleet} --ours strict={knobs} --without slowness,in_flight --config {knobs} --json {report}"
+    monkeypatch.setattr(sys, "argv", ["contest", *asked.split()])
+    assert command.main() == 0
+    scores = {row["entrant"]: row["scores"] for row in json.loads(report.read_text())}
+    assert list(scores) == [OURS, "strict", "without slowness", "without in_flight", "random"]
+    assert scores[OURS] == scores["strict"] != scores["without in_flight"]
+    assert "without in_flight" in capsys.readouterr().out
+
+    monkeypatch.setattr(sys, "argv", ["contest", *fleet.split(), "--without", "luck"])
+    assert command.main() == 1
+    assert "picker-without-luck" in capsys.readouterr().err
