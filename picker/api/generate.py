@@ -42,6 +42,15 @@ _decode_adapter = msgspec.json.Decoder(str | list[str | None] | None).decode
 def parse(body: bytes) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
     fields = _decode(body)
+    return _request(fields, "generate", stream=bool(fields.stream))
+
+
+def parse_stream(body: bytes) -> InferenceRequest:
+    """`/generate_stream` (TGI, Triton): the same, and the answer streams whatever the body says."""
+    return _request(_decode(body), "generate_stream", stream=True)
+
+
+def _request(fields: _Body, api: str, *, stream: bool) -> InferenceRequest:
     prompts = (fields.text, fields.input_ids, fields.token_ids, fields.prompt, fields.inputs, fields.text_input)
     prompt, total_bytes, exact = flatten_prompts(next((each for each in prompts if given(each)), NO_RAW))
     has_media = given(fields.image_data)
@@ -49,21 +58,16 @@ def parse(body: bytes) -> InferenceRequest:
         image = medium(memoryview(fields.image_data))
         prompt, total_bytes = image + prompt, total_bytes + len(image)
     return InferenceRequest(
-        api="generate",
+        api=api,
         model=_adapter(fields.lora_path) or fields.model,
         prompt=prompt,
         prompt_bytes=total_bytes,
         exact_tokens=exact,
         has_media=has_media,
-        stream=bool(fields.stream),
+        stream=stream,
         max_tokens=_output_tokens(fields),
         cache_salt=fields.cache_salt,
     )
-
-
-def parse_stream(body: bytes) -> InferenceRequest:
-    """`/generate_stream` (TGI, Triton): the same, and the answer streams whatever the body says."""
-    return msgspec.structs.replace(parse(body), api="generate_stream", stream=True)
 
 
 def _adapter(lora_path: Raw) -> str | None:

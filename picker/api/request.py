@@ -11,7 +11,6 @@ A medium (image, audio, video) stands in it as the digest of its URL or data, re
 import sys
 from array import array
 
-import msgspec
 from xxhash import xxh3_128_digest
 
 BYTES_PER_TOKEN_ID = 4
@@ -21,28 +20,72 @@ MEDIUM_BYTES = 4000
 """1,000 tokens at 4 bytes each: about what a vision encoder makes of a 720p image."""
 
 
-class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
+class InferenceRequest:
     """One request, understood. `prompt` may be empty: then only load counts."""
+
+    __slots__ = (
+        "api",
+        "block_hashes",
+        "cache_salt",
+        "conversation_id",
+        "exact_tokens",
+        "has_media",
+        "max_tokens",
+        "model",
+        "previous_response_id",
+        "prompt",
+        "prompt_bytes",
+        "stream",
+    )
 
     api: str
     """The API's name: a bounded label."""
-    model: str | None = None
-    prompt: bytes = b""
+    model: str | None
+    prompt: bytes
     """The flattened first prompt."""
-    block_hashes: "array[int] | None" = None
+    block_hashes: "array[int] | None"
     """Its chained block hashes where they are known and the text is not: recorded and simulated requests."""
-    prompt_bytes: int = 0
+    prompt_bytes: int
     """Of all prompts together, as flattened; estimated from the body where it was not parsed."""
-    exact_tokens: bool = False
+    exact_tokens: bool
     """The prompt came as token ids: 4 bytes a token exactly."""
-    has_media: bool = False
-    stream: bool = False
-    max_tokens: float | None = None
+    has_media: bool
+    stream: bool
+    max_tokens: float | None
     """As the client wrote it: `10`, `10.0` and `1e1` are all valid, and so is nonsense below 0."""
-    cache_salt: str | None = None
-    previous_response_id: str | None = None
+    cache_salt: str | None
+    previous_response_id: str | None
     """The stored response that this one continues: only the server that made it has it."""
-    conversation_id: str | None = None
+    conversation_id: str | None
+
+    def __init__(
+        self,
+        *,
+        api: str,
+        model: str | None = None,
+        prompt: bytes = b"",
+        block_hashes: "array[int] | None" = None,
+        prompt_bytes: int = 0,
+        exact_tokens: bool = False,
+        has_media: bool = False,
+        stream: bool = False,
+        max_tokens: float | None = None,
+        cache_salt: str | None = None,
+        previous_response_id: str | None = None,
+        conversation_id: str | None = None,
+    ) -> None:
+        self.api = api
+        self.model = model
+        self.prompt = prompt
+        self.block_hashes = block_hashes
+        self.prompt_bytes = prompt_bytes
+        self.exact_tokens = exact_tokens
+        self.has_media = has_media
+        self.stream = stream
+        self.max_tokens = max_tokens
+        self.cache_salt = cache_salt
+        self.previous_response_id = previous_response_id
+        self.conversation_id = conversation_id
 
 
 class InvalidBody(ValueError):

@@ -7,7 +7,7 @@ those that have one serves all. Whatever goes wrong on a stream ends that stream
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from picker.api.hints import HintRules, Hints
 from picker.api.request import InferenceRequest
@@ -15,7 +15,7 @@ from picker.config import Limits
 from picker.decision import Decision, Finished, Picked, Usage
 from picker.director import Director
 from picker.edge.transport import Call, GrpcStatus, Handler, MethodTable
-from picker.extproc.exchange import Exchange
+from picker.extproc.exchange import Exchange, Policy
 from picker.extproc.replies import Reply
 from picker.extproc.wire import decode, encode
 
@@ -88,12 +88,19 @@ class BoundPolicy:
         self._director.finish(booking, reached=reached, usage=usage)
 
 
+class LivePolicy(Policy, Protocol):
+    """A policy whose configuration may change."""
+
+    def reconfigure(self) -> None:
+        """It did."""
+
+
 class ExtProcService:
     """All ext_proc streams of this process."""
 
     def __init__(
         self,
-        policy: BoundPolicy,
+        policy: LivePolicy,
         *,
         clock: Callable[[], float],
         finished: Callable[[Finished], None],

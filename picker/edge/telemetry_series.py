@@ -10,15 +10,17 @@ Invariants: children are bounded by whoever creates them (see `CappedLabel`); a 
 (https://prometheus.io/docs/specs/om/open_metrics_spec/).
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from prometheus_client.utils import floatToGoString
 
 PART_LINES = 128
 """Some two tenths of a millisecond's work."""
+WAITING_MAX = 128
+"""Values of a histogram that wait for their buckets: 4 KB of memory."""
 
 Kind = Literal["counter", "gauge", "histogram"]
 Line = tuple[str, str, float]
@@ -65,19 +67,44 @@ class Counters:
 
 
 class Histogram:
-    """Counts by bucket, and the sum: `[bucket 0, ..., bucket n, beyond, sum]`. One set of labels."""
+    """Counts by bucket, and the sum: `[bucket 0, ..., bucket n, beyond, sum]`. One set of labels.
 
-    __slots__ = ("bounds", "cells")
+    Values wait until some have come together or somebody reads: sorted into their buckets at once,
+    they cost a tenth of what each alone does.
+    """
+
+    __slots__ = ("_cells", "_waiting", "bounds")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        self.cells: list[float] = [0] * (len(bounds) + 2)
+        self._cells: list[float] = [0] * (len(bounds) + 2)
+        self._waiting: list[float] = []
 
     def observe(self, value: float) -> None:
         """`value` belongs to the first bucket whose bound is not below it (le)."""
-        cells = self.cells
-        cells[bisect_left(self.bounds, value)] += 1
-        cells[-1] += value
+        waiting = self._waiting
+        waiting.append(value)
+        if len(waiting) >= WAITING_MAX:
+            self._settle()
+
+    @property
+    def cells(self) -> list[float]:
+        """With everything that was observed."""
+        if self._waiting:
+            self._settle()
+        return self._cells
+
+    def _settle(self) -> None:
+        cells, waiting = self._cells, self._waiting
+        waiting.sort()
+        below = 0
+        for bucket, bound in enumerate(self.bounds):
+            upto = bisect_right(waiting, bound, below)
+            cells[bucket] += upto - below
+            below = upto
+        cells[-2] += len(waiting) - below
+        cells[-1] += sum(waiting)
+        waiting.clear()
 
     @property
     def empty(self) -> bool:
@@ -126,8 +153,8 @@ class CappedLabel:
     client cannot use up the places; until then it counts under `other`.
     """
 
-    OTHER = "other"
-    LENGTH_MAX = 200
+    OTHER: ClassVar[str] = "other"
+    LENGTH_MAX: ClassVar[int] = 200
 
     def __init__(self, values_max: int) -> None:
         self._values_max = values_max

@@ -8,8 +8,6 @@ once; pieces of body are framed by hand, because full-duplex sends one a token.
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from struct import Struct
-from struct import error as StructError
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -48,12 +46,24 @@ _parse = pb.ProcessingRequest.FromString
 # ProcessingRequest's fields, wire type 2 (protos/picker/ext_proc.proto).
 _IS_REQUEST_HEADERS, _IS_RESPONSE_HEADERS, _IS_REQUEST_BODY, _IS_RESPONSE_BODY = 0x12, 0x1A, 0x22, 0x2A
 _ARE_BODIES = frozenset((_IS_REQUEST_BODY, _IS_RESPONSE_BODY))
-_PAIR = Struct(">L").unpack_from
 
 _VIEW_BYTES_MIN = 16_384
 """A larger piece of body is a view of its message: a copy of it would cost more than all the rest."""
 _REST_BYTES_MAX = 512
 """What stands beside a message's content is remembered by its bytes up to this length."""
+_PAIRS_MAX = 1024
+"""Headers remembered by their bytes, at most."""
+_PAIR_BYTES_MAX = 0x7F + 2
+"""Of those: their length is written in one byte."""
+_REPEATED = frozenset(
+    name.encode()
+    for name in (
+        *(":authority", ":method", ":path", ":scheme", ":status", "accept", "accept-encoding", "accept-language"),
+        *("connection", "content-type", "date", "host", "server", "transfer-encoding", "user-agent", "vary", "via"),
+        *("x-envoy-expected-rq-timeout-ms", "x-envoy-internal", "x-envoy-upstream-service-time", "x-forwarded-proto"),
+    )
+)
+"""Headers that come with the same value again and again, and are nobody's secret."""
 
 
 class _Rest(NamedTuple):
@@ -80,7 +90,7 @@ def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> events
             event = _request_headers(message, _wanted(also_read) if also_read else _REQUEST_NAMES)
         elif kind == _IS_RESPONSE_HEADERS:
             event = _response_headers(message)
-    except (IndexError, StructError, UnicodeDecodeError):
+    except (IndexError, UnicodeDecodeError):
         pass  # cut short, or a value that is not UTF-8
     return event if event is not None else _decode_any(message, also_read)
 
@@ -159,7 +169,7 @@ def _body(message: bytes, kind: int) -> events.RequestBody | events.ResponseBody
     return events.RequestBody(data, last, rest.subset)
 
 
-def _request_headers(message: bytes, names: Mapping[bytes, str]) -> events.RequestHeaders | None:
+def _request_headers(message: bytes, names: "_Names") -> events.RequestHeaders | None:
     found: dict[str, str] = {}
     end = _http_headers(message, names, found)
     rest = None if end is None else _rest_of(message, abs(end))
@@ -177,7 +187,7 @@ def _response_headers(message: bytes) -> events.ResponseHeaders | None:
     return events.ResponseHeaders(found, end < 0, rest.served, rest.request_mode, rest.response_mode)
 
 
-def _http_headers(message: bytes, names: Mapping[bytes, str], found: dict[str, str]) -> int | None:
+def _http_headers(message: bytes, names: "_Names", found: dict[str, str]) -> int | None:
     """HttpHeaders{headers = 1{repeated 1{key = 1, raw_value = 3}}, end_of_stream = 3}: the wanted ones into `found`.
 
     Returns where it ends, negative where it says that it is the end of the stream.
@@ -194,37 +204,54 @@ def _http_headers(message: bytes, names: Mapping[bytes, str], found: dict[str, s
         signed_end = -end
     else:
         return None
-    get = names.get
+    seen = names.seen
     while at < stop:
-        # A pair's first four bytes in one look: its tag and length, its key's tag and length.
-        (begin,) = _PAIR(message, at)
-        if begin & 0xFF80_FF80 == 0x0A00_0A00:
-            following = at + 2 + (begin >> 16 & 0x7F)
-            at += 4
-            value_at = at + (begin & 0x7F)
+        following = at + 2 + message[at + 1]
+        known = seen.get(message[at:following])
+        if known is None:
+            following = _pair(message, at, names, found)
+            if following < 0:
+                return None
         else:
-            if message[at] != 0x0A:
-                return None
-            size, at = _length(message, at + 1)
-            if message[at] != 0x0A or message[at + 1] > 0x7F:
-                return None
-            following, at, value_at = at + size, at + 2, at + 2 + message[at + 1]
-        key = message[at:value_at]
-        name = get(key)
-        if name is not None:
-            if message[value_at] != 0x1A:
-                return None
-            size, at = message[value_at + 1], value_at + 2
-            if size > 0x7F:
-                size, at = _length(message, value_at + 1)
-            if at + size != following:
-                return None
-            if name not in found:
-                found[name] = message[at:following].decode()
-        elif value_at > following or not key.islower():
-            return None
+            name, value = known
+            if name and name not in found:
+                found[name] = value
         at = following
     return signed_end if at == stop else None
+
+
+def _pair(message: bytes, at: int, names: "_Names", found: dict[str, str]) -> int:
+    """One header, read byte by byte. Returns where the next one begins, negative for an unusual shape."""
+    begin = at
+    if message[at] != 0x0A:
+        return -1
+    size, at = (message[at + 1], at + 2) if message[at + 1] < 0x80 else _length(message, at + 1)
+    following = at + size
+    if message[at] != 0x0A or message[at + 1] > 0x7F:
+        return -1
+    value_at = at + 2 + message[at + 1]
+    key = message[at + 2 : value_at]
+    name = names.read.get(key, "")
+    value = ""
+    if name:
+        if message[value_at] != 0x1A:
+            return -1
+        size, at = message[value_at + 1], value_at + 2
+        if size > 0x7F:
+            size, at = _length(message, value_at + 1)
+        if at + size != following:
+            return -1
+        value = message[at:following].decode()
+        if name not in found:
+            found[name] = value
+    elif value_at > following or not key.islower():
+        return -1
+    if key in _REPEATED and following <= begin + _PAIR_BYTES_MAX:
+        seen = names.seen
+        if len(seen) >= _PAIRS_MAX:
+            seen.clear()
+        seen[message[begin:following]] = (name, value)
+    return following
 
 
 def _rest_of(message: bytes, at: int) -> _Rest | None:
@@ -249,13 +276,23 @@ _remembered_rest = lru_cache(maxsize=1024)(_rest)
 _NO_REST = _Rest(None, None, None, None)
 
 
+class _Names:
+    """Which headers are read, and whole headers that came before: `(name, value)`, no name where it is not read."""
+
+    __slots__ = ("read", "seen")
+
+    def __init__(self, read: frozenset[str]) -> None:
+        self.read = {name.encode(): name for name in read}
+        self.seen: dict[bytes, tuple[str, str]] = {}
+
+
 @lru_cache(maxsize=8)
-def _wanted(also_read: frozenset[str]) -> Mapping[bytes, str]:
-    return {name.encode(): name for name in REQUEST_HEADERS_READ | also_read}
+def _wanted(also_read: frozenset[str]) -> _Names:
+    return _Names(REQUEST_HEADERS_READ | also_read)
 
 
 _REQUEST_NAMES = _wanted(frozenset())
-_RESPONSE_NAMES = {name.encode(): name for name in RESPONSE_HEADERS_READ}
+_RESPONSE_NAMES = _Names(RESPONSE_HEADERS_READ)
 
 
 Encoded = tuple[bytes, bytes | memoryview]

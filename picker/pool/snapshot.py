@@ -7,7 +7,6 @@ Unknown is NaN in a column: comparisons with it are false, so unknown is neither
 from functools import lru_cache
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +16,27 @@ Column = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class Snapshot:
     """Immutable; made by the datastore, kept until something changes."""
+
+    __slots__ = (
+        "by_address",
+        "by_host",
+        "capacity_tokens",
+        "endpoints",
+        "foreign_requests",
+        "fresh_mask",
+        "gpu_utilization",
+        "kv_cache_utilization",
+        "label_masks",
+        "ready_bits",
+        "ready_count",
+        "ready_mask",
+        "reported_context_tokens",
+        "synced",
+        "waiting_requests",
+        "width",
+    )
 
     endpoints: tuple[Endpoint | None, ...]
     """By slot."""
@@ -44,6 +62,43 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What label selectors came to, by their text: kept as long as nobody joins, leaves or is relabelled."""
     width: int
     """Slots, with and without an endpoint."""
+
+    def __init__(
+        self,
+        *,
+        endpoints: tuple[Endpoint | None, ...],
+        ready_mask: Mask,
+        ready_bits: int,
+        ready_count: int,
+        waiting_requests: Column,
+        kv_cache_utilization: Column,
+        foreign_requests: Column | None,
+        reported_context_tokens: Column,
+        capacity_tokens: Column,
+        by_address: dict[str, Endpoint],
+        by_host: dict[str, tuple[Endpoint, ...]],
+        synced: bool,
+        fresh_mask: Mask,
+        gpu_utilization: Column | None,
+        label_masks: dict[str, Mask | None],
+        width: int,
+    ) -> None:
+        self.endpoints = endpoints
+        self.ready_mask = ready_mask
+        self.ready_bits = ready_bits
+        self.ready_count = ready_count
+        self.waiting_requests = waiting_requests
+        self.kv_cache_utilization = kv_cache_utilization
+        self.foreign_requests = foreign_requests
+        self.reported_context_tokens = reported_context_tokens
+        self.capacity_tokens = capacity_tokens
+        self.by_address = by_address
+        self.by_host = by_host
+        self.synced = synced
+        self.fresh_mask = fresh_mask
+        self.gpu_utilization = gpu_utilization
+        self.label_masks = label_masks
+        self.width = width
 
 
 def bits_to_mask(bits: int, width: int) -> Mask:

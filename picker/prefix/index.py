@@ -32,6 +32,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from picker.prefix.nodes import Entry, Node
+
 SHARED_CONTINUATIONS = 3
 """A block with this many different continuations ends a prefix that many prompts share."""
 
@@ -85,27 +87,6 @@ class Recorded(msgspec.Struct, frozen=True):
     tick: int
 
 
-class _Node(msgspec.Struct, gc=False, eq=False):
-    """A run of blocks. Not tracked by the collector, as entries are not: a pass over a million takes half a second."""
-
-    parent: "_Node | None"
-    run: "array[int]"
-    end: int
-    """Blocks from the root to the end of this run."""
-    holders: int
-    children: int
-
-    def __lt__(self, other: "_Node") -> bool:
-        return False  # entries with equal keys need no order
-
-
-class _Entry(msgspec.Struct, gc=False, order=True):
-    """In a slot's heap: smaller than a tuple."""
-
-    key: int
-    node: _Node
-
-
 class PrefixIndex:
     """The map from block hashes to the endpoints that hold them. Not thread-safe: one loop owns it."""
 
@@ -115,16 +96,16 @@ class PrefixIndex:
         self.default_capacity_blocks = capacity_blocks
         self.blocks_held: dict[int, int] = {}
         self.evicted_blocks_total = 0
-        self._root = _Node(None, array("Q"), 0, 0, 0)
-        self._heads: dict[int, _Node] = {}
-        self._recency: dict[int, dict[_Node, int]] = {}
-        self._heaps: dict[int, list[_Entry]] = {}
+        self._root = Node(None, array("Q"), 0, 0, 0)
+        self._heads: dict[int, Node] = {}
+        self._recency: dict[int, dict[Node, int]] = {}
+        self._heaps: dict[int, list[Entry]] = {}
         self._capacity: dict[int, int] = {}
         self._bits: list[int] = []  # 1 << slot: one object for all nodes of a slot
         self._entries = 0
         self._blocks = 0
         self._tick = 0  # microseconds of the caller's clock, made unique
-        self._branching: dict[_Node, tuple[float, float]] = {}  # decayed count, as of when
+        self._branching: dict[Node, tuple[float, float]] = {}  # decayed count, as of when
         self._residence = RESIDENCE_SECONDS_MAX
         self._evicted_at = -RESIDENCE_SECONDS_MAX
 
@@ -202,7 +183,7 @@ class PrefixIndex:
         total = len(hashes)
         node = self._root
         depth = held = 0
-        path: list[_Node] = []
+        path: list[Node] = []
         while depth < total:
             child = self._heads.get(hashes[depth])
             if child is None:
@@ -226,7 +207,7 @@ class PrefixIndex:
         for node in path:
             key = base - node.end
             if node not in recency:
-                heappush(self._heaps[slot], _Entry(key, node))
+                heappush(self._heaps[slot], Entry(key, node))
                 self._entries += 1
             recency[node] = key
         if self.blocks_held[slot] > self._capacity.get(slot, self.default_capacity_blocks):
@@ -240,7 +221,7 @@ class PrefixIndex:
         recency = self._recency.get(recorded.slot)
         if recency is None:
             return
-        path: list[_Node] = []
+        path: list[Node] = []
         depth = 0
         while depth < len(hashes):
             node = self._heads.get(hashes[depth])
@@ -272,7 +253,7 @@ class PrefixIndex:
 
     def check(self) -> None:
         """Assert the invariants of the module docstring. For tests."""
-        children: dict[_Node, int] = {}
+        children: dict[Node, int] = {}
         for head, node in self._heads.items():
             parent = node.parent
             assert parent is not None and node.run and node.run[0] == head
@@ -290,7 +271,7 @@ class PrefixIndex:
             assert set(held) == set(recency), "recency and holders disagree"
             assert self.blocks_held[slot] == sum(len(node.run) for node in held)
             assert self.blocks_held[slot] <= self._capacity.get(slot, self.default_capacity_blocks)
-            queued: dict[_Node, int] = {}
+            queued: dict[Node, int] = {}
             for entry in self._heaps[slot]:
                 queued[entry.node] = min(entry.key, queued.get(entry.node, entry.key))
             for node, key in recency.items():
@@ -301,17 +282,17 @@ class PrefixIndex:
                 assert queued[node] <= key, "a node that eviction cannot find"
             assert len(self._heaps[slot]) <= 2 * len(recency) + 64, "a heap that outgrows its slot"
 
-    def _branched(self, path: Iterable[_Node], now: float) -> None:
+    def _branched(self, path: Iterable[Node], now: float) -> None:
         """A new continuation begins at the end of `path`."""
         for node in path:
             if node.children >= SHARED_CONTINUATIONS - 1:  # the new one is not counted yet
                 self._branching[node] = (self._branch_rate(node, now) * BRANCH_MEMORY_SECONDS + 1.0, now)
 
-    def _branch_rate(self, node: _Node, now: float) -> float:
+    def _branch_rate(self, node: Node, now: float) -> float:
         count, since = self._branching.get(node, (0.0, now))
         return count * exp((since - now) / BRANCH_MEMORY_SECONDS) / BRANCH_MEMORY_SECONDS
 
-    def _grow(self, parent: _Node, rest: "array[int]", slot: int, bit: int) -> _Node:
+    def _grow(self, parent: Node, rest: "array[int]", slot: int, bit: int) -> Node:
         """New blocks below `parent`: in place where its run is a leaf of this slot alone."""
         self._blocks += len(rest)
         self.blocks_held[slot] += len(rest)
@@ -319,16 +300,16 @@ class PrefixIndex:
             parent.run.extend(rest)
             parent.end += len(rest)
             return parent
-        node = _Node(parent, rest, parent.end + len(rest), bit, 0)
+        node = Node(parent, rest, parent.end + len(rest), bit, 0)
         parent.children += 1
         self._heads[rest[0]] = node
         return node
 
-    def _split(self, node: _Node, keep: int) -> _Node:
+    def _split(self, node: Node, keep: int) -> Node:
         """Cut `node` after `keep` blocks. The upper part is new and returned, the lower keeps identity."""
         parent = node.parent
         assert parent is not None
-        upper = _Node(parent, node.run[:keep], node.end - len(node.run) + keep, node.holders, 1)
+        upper = Node(parent, node.run[:keep], node.end - len(node.run) + keep, node.holders, 1)
         del node.run[:keep]
         node.parent = upper
         self._heads[upper.run[0]] = upper
@@ -340,11 +321,11 @@ class PrefixIndex:
             slot = low.bit_length() - 1
             recency = self._recency[slot]
             recency[upper] = key = recency[node] + node.end - upper.end  # as recent, less deep
-            heappush(self._heaps[slot], _Entry(key, upper))
+            heappush(self._heaps[slot], Entry(key, upper))
             self._entries += 1
         return upper
 
-    def _drop(self, node: _Node, slot: int, keep: int) -> None:
+    def _drop(self, node: Node, slot: int, keep: int) -> None:
         """`slot` no longer holds `node` beyond its first `keep` blocks. `node` is a leaf of the slot."""
         bit = 1 << slot
         lost = len(node.run) - keep
@@ -363,11 +344,11 @@ class PrefixIndex:
             if not node.holders:
                 self._remove(node)
             if len(heap) > 2 * len(recency) + 64:  # mostly entries of nodes that were dropped
-                heap[:] = [_Entry(key, each) for each, key in recency.items()]
+                heap[:] = [Entry(key, each) for each, key in recency.items()]
                 heapify(heap)
         self.blocks_held[slot] -= lost
 
-    def _remove(self, node: _Node) -> None:
+    def _remove(self, node: Node) -> None:
         parent = node.parent
         assert parent is not None
         parent.children -= 1
@@ -398,7 +379,7 @@ class PrefixIndex:
                 self.evicted_blocks_total += len(node.run)
                 self._drop(node, slot, keep=0)
 
-    def _coldest(self, slot: int) -> _Node:
+    def _coldest(self, slot: int) -> Node:
         """The least recent node of `slot`, one of its leaves."""
         recency = self._recency[slot]
         heap = self._heaps[slot]
@@ -410,7 +391,7 @@ class PrefixIndex:
             if current is None:
                 heappop(heap)
             else:
-                heapreplace(heap, _Entry(current, entry.node))
+                heapreplace(heap, Entry(current, entry.node))
 
 
 def _agreement(run: "array[int]", hashes: "array[int]", start: int) -> int:

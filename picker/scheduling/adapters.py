@@ -34,7 +34,7 @@ class _State:
         return self.running | (frozenset(self.recent) - (self.waiting - self.running))
 
     def full(self) -> bool:
-        return self.slots is not None and len(self.running | self.waiting | self.in_flight.keys()) >= self.slots
+        return self.slots is not None and len(self.running.union(self.waiting, self.in_flight)) >= self.slots
 
 
 class AdapterBook:

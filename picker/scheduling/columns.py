@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from picker.config import Routing
@@ -16,8 +15,10 @@ FEW = 8
 """Up to this many slots, walking a bitmask beats looking up its indices."""
 
 
-class Holding(msgspec.Struct, frozen=True, gc=False):
+class Holding:
     """Slots that hold equally much of a prompt, and what that leaves to do."""
+
+    __slots__ = ("bits", "blocks", "held_tokens", "new_tokens", "unmatched_tokens")
 
     bits: int
     blocks: int
@@ -26,6 +27,13 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     """u_r: to prefill; what many prompts share counts less, as a copy of it serves the next ones too."""
     new_tokens: float
     """n_r: KV cache beyond what others hold there with it. Only what many share is held by others at the same time."""
+
+    def __init__(self, bits: int, blocks: int, held_tokens: float, unmatched_tokens: float, new_tokens: float) -> None:
+        self.bits = bits
+        self.blocks = blocks
+        self.held_tokens = held_tokens
+        self.unmatched_tokens = unmatched_tokens
+        self.new_tokens = new_tokens
 
 
 Shares = Sequence[tuple[float, float]]
@@ -60,12 +68,31 @@ def unmatched_tokens(held_tokens: float, prompt_tokens: float, shared: Shares) -
     return unmatched
 
 
-class Columns(msgspec.Struct):
+class Columns:
     """Input of every scorer; none may change it. Tokens are prompt or context tokens.
 
     The table is a copy of its moment, so that a decision can be explained later; the properties
     make columns of it when they are read.
     """
+
+    __slots__ = (
+        "adapter",
+        "bounds",
+        "bytes_per_token",
+        "capacity_tokens",
+        "gpu_utilization",
+        "holdings",
+        "kv_cache_utilization",
+        "matchable_blocks",
+        "mean_output_tokens",
+        "mean_uncached_tokens",
+        "nothing",
+        "output_tokens",
+        "prompt_tokens",
+        "routing",
+        "table",
+        "waiting_requests",
+    )
 
     prompt_tokens: float
     bytes_per_token: float
@@ -91,10 +118,46 @@ class Columns(msgspec.Struct):
     kv_cache_utilization: Column
     """The same."""
     routing: Routing
-    adapter: tuple[Mask, Mask] | None = None
+    adapter: tuple[Mask, Mask] | None
     """Where the request's LoRA adapter is loaded, and where no slot is free; `None`: it names no adapter."""
-    gpu_utilization: Column | None = None
+    gpu_utilization: Column | None
     """0..1, NaN: unknown; `None`: of every endpoint."""
+
+    def __init__(
+        self,
+        prompt_tokens: float,
+        bytes_per_token: float,
+        output_tokens: float,
+        mean_output_tokens: float,
+        mean_uncached_tokens: float,
+        matchable_blocks: int,
+        holdings: Sequence[Holding],
+        nothing: Holding,
+        table: Table,
+        bounds: Bounds,
+        capacity_tokens: Column,
+        waiting_requests: Column,
+        kv_cache_utilization: Column,
+        routing: Routing,
+        adapter: tuple[Mask, Mask] | None = None,
+        gpu_utilization: Column | None = None,
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.bytes_per_token = bytes_per_token
+        self.output_tokens = output_tokens
+        self.mean_output_tokens = mean_output_tokens
+        self.mean_uncached_tokens = mean_uncached_tokens
+        self.matchable_blocks = matchable_blocks
+        self.holdings = holdings
+        self.nothing = nothing
+        self.table = table
+        self.bounds = bounds
+        self.capacity_tokens = capacity_tokens
+        self.waiting_requests = waiting_requests
+        self.kv_cache_utilization = kv_cache_utilization
+        self.routing = routing
+        self.adapter = adapter
+        self.gpu_utilization = gpu_utilization
 
     @property
     def width(self) -> int:

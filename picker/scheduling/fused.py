@@ -11,7 +11,11 @@ number of this request times a row of `loads`, but for the wait for room, which 
 and all of it times the endpoint's SLOWNESS. Where somebody may be full, the queue's scorer is asked
 about the wait for room. Groups of few holders are put right one by one. A test holds the sum
 against the scorers'.
+
+The compiled build does the same in one loop over the slots (`kernel.c`), under the same test.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -30,6 +34,15 @@ from picker.scheduling.loads import (
 )
 from picker.scheduling.scorers import queue
 
+_weigh: Callable[..., Column] | None
+_lowest: Callable[[Column, float, float], tuple[int, int]] | None
+try:
+    from picker.scheduling import kernel
+except ImportError:
+    _weigh = _lowest = None
+else:
+    _weigh, _lowest = kernel.weigh, kernel.lowest
+
 # The order of the sums below is that of the rows.
 assert (REQUESTS, CONTEXT_TOKENS, BACKLOG_TOKENS, FOREIGN, ONES) == (0, 1, 2, 3, 4)
 assert (OVER_TOKENS, SLOWNESS, ROWS) == (5, 6, 7)
@@ -41,6 +54,50 @@ Sum = tuple[float, float, float, float, float, float, float]
 
 def cost(columns: Columns, weights: Weights) -> Column:
     """Seconds, weighted, by slot: a new column."""
+    return _by_product(columns, weights) if _weigh is None else _by_kernel(_weigh, columns, weights)
+
+
+def least(cost: Column, tie_seconds: float, tie_ratio: float) -> tuple[int, int]:
+    """`(slot of the least, how many are within the greater of the two of it)`."""
+    if _lowest is not None:
+        return _lowest(cost, tie_seconds, tie_ratio)
+    slot = int(cost.argmin())
+    return slot, int(np.count_nonzero(cost <= tied_up_to(cost.item(slot), tie_seconds, tie_ratio)))
+
+
+def tied_up_to(least: float, tie_seconds: float, tie_ratio: float) -> float:
+    """What counts as equal to `least`."""
+    return least + tie_seconds if least < tie_seconds / tie_ratio else least * (1.0 + tie_ratio)
+
+
+def _by_kernel(weigh: Callable[..., Column], columns: Columns, weights: Weights) -> Column:
+    routing, nothing, prefix = columns.routing, columns.nothing, weights.prefix
+    numbers = (  # in the order of kernel.c
+        routing.prefill_tokens_per_second,
+        routing.decode_disturbance,
+        routing.disturbance_seconds,
+        weights.queue / prefix,
+        weights.kv / prefix,
+        columns.mean_uncached_tokens,
+        columns.output_tokens,
+        columns.mean_output_tokens,
+        routing.decode_seconds_per_sequence,
+        routing.decode_seconds_per_token,
+        routing.decode_step_seconds,
+        routing.overflow_wait,
+        columns.prompt_tokens,
+        nothing.unmatched_tokens,
+        nothing.new_tokens,
+    )
+    held = [
+        (bits.to_bytes((bits.bit_length() + 7) >> 3, "little"), each.unmatched_tokens, each.new_tokens)
+        for each in columns.holdings
+        if (bits := each.bits)
+    ]
+    return weigh(columns.table, columns.capacity_tokens, numbers, held)
+
+
+def _by_product(columns: Columns, weights: Weights) -> Column:
     queue_weight = weights.queue / weights.prefix
     groups = _largest_first(columns) if columns.holdings else [columns.nothing]
     sums: list[Sum] = []

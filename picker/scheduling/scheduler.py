@@ -12,7 +12,6 @@ equal endpoints, do not herd. One draw decides on exploration, wherever two or m
 
 from collections.abc import Iterable
 
-import msgspec
 import numpy as np
 
 from picker.config import Config, Weights
@@ -35,13 +34,20 @@ PARTIAL_TOKENS_MIN = 256
 _INFINITY = float("inf")
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice:
     """What the rule chose, and by which cost."""
+
+    __slots__ = ("cost", "reason", "slot")
 
     slot: int
     reason: Reason
     cost: Column
     """Infinite outside the endpoints that stood for the choice."""
+
+    def __init__(self, slot: int, reason: Reason, cost: Column) -> None:
+        self.slot = slot
+        self.reason = reason
+        self.cost = cost
 
 
 def copy_weights(
@@ -154,14 +160,15 @@ def ranked(choice: Choice, count: int) -> list[int]:
 
 
 def _least(cost: Column, rng: Rng) -> int:
-    slot = int(cost.argmin())
-    limit = _tied_up_to(cost.item(slot))
-    tied = (cost <= limit).nonzero()[0]
-    return slot if len(tied) <= 1 else tied.item(int(rng.random() * len(tied)))
+    slot, tied = fused.least(cost, TIE_SECONDS, TIE_RATIO)
+    if tied <= 1:
+        return slot
+    among = (cost <= _tied_up_to(cost.item(slot))).nonzero()[0]
+    return int(among.item(int(rng.random() * len(among))))
 
 
 def _tied_up_to(least: float) -> float:
-    return least + TIE_SECONDS if least < TIE_SECONDS / TIE_RATIO else least * (1.0 + TIE_RATIO)
+    return fused.tied_up_to(least, TIE_SECONDS, TIE_RATIO)
 
 
 def _least_of(cost: Column, bits: int, rng: Rng) -> int | None:

@@ -199,6 +199,11 @@ class Connection(asyncio.Protocol):
         floods, connection_grant_at, stream_grant_at = self.floods, self._grant_at, self._stream_grant_at
         if self._data_left:
             position = self._continue_data(data, position, size)
+        high: int  # typed, as what `unpack` returns is not
+        low: int
+        kind: int
+        flags: int
+        stream_id: int
         while size - position >= 9:
             high, low, kind, flags, stream_id = unpack(data, position)
             length = high << 8 | low

@@ -51,6 +51,8 @@ class Messages:
             start = self._extend(call, call.partial, data, start, stop)
         unpack, message_max = frames.MESSAGE.unpack_from, self._shared.limits.message_bytes_max
         first, count = start, 0
+        compressed: int
+        length: int
         while stop - start >= 5 and not call.ended:
             compressed, length = unpack(data, start)
             following = start + 5 + length

@@ -1,7 +1,6 @@
 """The vectorised rule against a scalar one written from docs/routing.md alone, on random states."""
 
 from random import Random
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from picker.config import Config, Routing, Weights
 from picker.decision import Picked
 from picker.director import Director
 from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.pool.inflight import Charge
 from picker.prefix.blocks import block_hashes, chain_seed
 from tests.unit.scheduling.oracle import One, Rule
 
@@ -99,7 +99,8 @@ def build(state) -> tuple[Director, InferenceRequest, list[str] | None, Rule]:
         one.stands = given_one["stands"] or not state["use_subset"]
         if given_one["ejected"]:
             for _ in range(3):
-                director.ejection.failed(endpoint, mock.Mock(), NOW, director.config.ejection)
+                charge = Charge(endpoint, prefill_tokens=0.0, context_tokens=0.0, memory_tokens=0.0, now=NOW)
+                director.ejection.failed(endpoint, charge, NOW, director.config.ejection)
         rule.endpoints.append(one)
     subset = [one.name for one in rule.endpoints if one.stands] if state["use_subset"] else None
     ejected = {name for name, given_one in zip(names, state["endpoints"], strict=True) if given_one["ejected"]}

@@ -1,0 +1,136 @@
+"""The compiled build: the picker's hot path through mypyc, from the same sources.
+
+    PICKER_COMPILED=1 pip wheel .                       # a wheel for this platform (the Dockerfile does so)
+    python deploy/image/compiled.py build/compiled      # a copy of the tree, compiled in place: what `make compiled` does
+
+Without PICKER_COMPILED nothing is compiled and the wheel is pure Python: a C compiler is never needed.
+Behaviour is the same but for speed; `make test` runs the tests of both.
+
+What stays interpreted, and why: modules of nothing but values (a msgspec struct compiled is the
+same struct); `picker/api` (its structs are decoded by their annotations, of which mypyc keeps only
+the outer type); what runs once a second or less.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+COMPILED = (
+    "picker/api/request.py",
+    "picker/decision.py",
+    "picker/director.py",
+    "picker/edge/decisions.py",
+    "picker/edge/ext_proc.py",
+    "picker/edge/h2/*.py",
+    "picker/edge/telemetry.py",
+    "picker/edge/telemetry_models.py",
+    "picker/edge/telemetry_series.py",
+    "picker/extproc/errors.py",
+    "picker/extproc/exchange.py",
+    "picker/extproc/wire.py",
+    "picker/flowcontrol/*.py",
+    "picker/pool/datastore.py",
+    "picker/pool/endpoint.py",
+    "picker/pool/inflight.py",
+    "picker/pool/model_lists.py",
+    "picker/pool/snapshot.py",
+    "picker/prefix/blocks.py",
+    "picker/prefix/index.py",
+    "picker/scheduling/*.py",
+    "picker/scheduling/filters/*.py",
+    "picker/scheduling/scorers/*.py",
+)
+INTERPRETED = (
+    *("picker/edge/h2/handshakes.py", "picker/edge/h2/limits.py", "picker/edge/h2/server.py"),  # once a connection
+    *("picker/scheduling/explanation.py", "picker/scheduling/normalized.py"),  # when somebody asks
+)
+COPIED = (
+    "picker",
+    "protos",
+    "deploy",
+    "docs",
+    "tests",
+    "README.md",
+    "CHANGELOG.md",
+    "pyproject.toml",
+    "Dockerfile",
+    "Makefile",
+    "requirements.lock",
+    ".ci",
+    ".dockerignore",
+    ".gitignore",
+)
+_SETUP = """
+import sys
+import numpy
+from mypyc.build import mypycify
+from setuptools import Extension, setup
+kernel = Extension(
+    "picker.scheduling.kernel", ["picker/scheduling/kernel.c"], include_dirs=[numpy.get_include()],
+    extra_compile_args=["-O3", "-g0"],
+)
+modules = mypycify(["--ignore-missing-imports", *sys.argv[1:]], opt_level="3", debug_level="0")
+setup(name="compiled", packages=[], script_args=["--quiet", "build_ext", "--inplace"], ext_modules=[kernel, *modules])
+"""
+
+
+def compile_in_place(root: Path) -> list[Path]:
+    """Compile `root/picker`; returns the extension modules. Raises `RuntimeError` with what mypyc or the compiler said."""
+    sources = sorted(
+        str(path.relative_to(root))
+        for pattern in COMPILED
+        for path in root.glob(pattern)
+        if path.name != "__init__.py" and not any(path.match(name) for name in INTERPRETED)
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        environment = {**os.environ, "PYTHONPATH": str(root), "MYPY_CACHE_DIR": temporary}
+        command = [sys.executable, "-c", _SETUP, *sources]
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    shutil.rmtree(root / "build", ignore_errors=True)
+    if done.returncode:
+        raise RuntimeError(
+            f"the compiled build failed (a C compiler is needed):\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        )
+    return sorted(root.rglob("*.so"))
+
+
+def compiled_copy(source: Path, target: Path) -> list[Path]:
+    """A copy of the tree with its `picker` compiled."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for name in COPIED:
+        origin = source / name
+        if origin.is_dir():
+            shutil.copytree(origin, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        elif origin.exists():
+            shutil.copy2(origin, target / name)
+    return compile_in_place(target)
+
+
+class CompiledBuildHook(BuildHookInterface[Any]):
+    """For hatchling: puts the extension modules into the wheel where PICKER_COMPILED is set."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if os.environ.get("PICKER_COMPILED", "0") in ("", "0") or version == "editable":
+            return
+        self._temporary = tempfile.TemporaryDirectory()
+        root = Path(self._temporary.name)
+        shutil.copytree(Path(self.root) / "picker", root / "picker", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy2(Path(self.root) / "pyproject.toml", root)
+        for path in compile_in_place(root):
+            build_data["force_include"][str(path)] = str(path.relative_to(root))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python compiled.py DIRECTORY")
+    found = compiled_copy(Path(__file__).resolve().parents[2], Path(sys.argv[1]))
+    print(f"{len(found)} modules compiled in {sys.argv[1]}")

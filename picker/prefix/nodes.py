@@ -1,0 +1,31 @@
+"""What the prefix index is made of: millions of small values.
+
+They take part in no reference cycle that must be found (a node's parent does not know it), so the
+collector does not track them: a pass over a million takes half a second. A module of its own,
+which stays interpreted in the compiled build: mypyc would make a class with `__lt__` unhashable.
+"""
+
+from array import array
+
+import msgspec
+
+
+class Node(msgspec.Struct, gc=False, eq=False):
+    """A run of blocks that the same endpoints hold."""
+
+    parent: "Node | None"
+    run: "array[int]"
+    end: int
+    """Blocks from the root to the end of this run."""
+    holders: int
+    children: int
+
+    def __lt__(self, other: "Node") -> bool:
+        return False  # entries with equal keys need no order
+
+
+class Entry(msgspec.Struct, gc=False, order=True):
+    """In a slot's heap: smaller than a tuple."""
+
+    key: int
+    node: Node
