@@ -9,22 +9,24 @@ them does I/O, reads a clock or rolls dice: `now` and `rng` are passed in.
 from array import array
 from collections.abc import Iterable, Sequence
 
-import msgspec
 import numpy as np
 
 from picker.api.hints import NO_HINTS, HintRules, Hints, hint_rules
 from picker.api.request import BYTES_PER_TOKEN_ID, InferenceRequest
 from picker.config import Config
-from picker.decision import Decision, Picked, Reason, Shed, Unavailable, Usage
+from picker.decision import Decision, Picked
 from picker.flowcontrol import objectives, saturation
+from picker.outcomes import Reason, Shed, Unavailable, Usage
 from picker.pool.backoff import Rng
 from picker.pool.datastore import Change, Datastore
-from picker.pool.endpoint import Endpoint, EndpointSpec, EngineSample
+from picker.pool.endpoint import Endpoint
 from picker.pool.inflight import Charge, InflightLedger
 from picker.pool.labels import Selector, selector
 from picker.pool.snapshot import Column, Mask, Snapshot
+from picker.pool.specs import EndpointSpec, EngineSample
 from picker.prefix.blocks import BLOCK_BYTES, block_hashes, chain_seed
-from picker.prefix.index import NO_MATCH, Match, PrefixIndex, Recorded
+from picker.prefix.index import PrefixIndex
+from picker.prefix.nodes import NO_MATCH, Match, Recorded
 from picker.scheduling import explanation, scheduler
 from picker.scheduling.adapters import AdapterBook
 from picker.scheduling.columns import Columns, holdings
@@ -63,13 +65,16 @@ class Booking:
         return self.charge.endpoint
 
 
-class _View(msgspec.Struct):
+class _View:
     """What a decision looks at."""
 
-    snapshot: Snapshot
-    hints: Hints
-    hashes: "array[int]"
-    columns: Columns
+    __slots__ = ("columns", "hashes", "hints", "snapshot")
+
+    def __init__(self, snapshot: Snapshot, hints: Hints, hashes: "array[int]", columns: Columns) -> None:
+        self.snapshot = snapshot
+        self.hints = hints
+        self.hashes = hashes
+        self.columns = columns
 
 
 class Director:

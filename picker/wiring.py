@@ -26,7 +26,7 @@ from aiohttp import web
 
 from picker import config as configuration
 from picker.config import Config, ConfigError
-from picker.decision import Finished, Outcome, Picked
+from picker.decision import Finished, Picked
 from picker.director import Director
 from picker.edge import tls
 from picker.edge.collector import survivors_spared
@@ -48,7 +48,8 @@ from picker.edge.telemetry import Telemetry
 from picker.edge.telemetry_view import PoolView, endpoint_rows
 from picker.edge.tracing import Tracer
 from picker.edge.transport import MethodTable, Transport
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.outcomes import Outcome
+from picker.pool.specs import EndpointSpec, EngineSample
 from picker.sim.recording import Recorder
 
 TICK_SECONDS = 0.05

@@ -6,9 +6,9 @@
 Without PICKER_COMPILED nothing is compiled and the wheel is pure Python: a C compiler is never needed.
 Behaviour is the same but for speed; `make test` runs the tests of both.
 
-What stays interpreted, and why: modules of nothing but values (a msgspec struct compiled is the
-same struct); `picker/api` (its structs are decoded by their annotations, of which mypyc keeps only
-the outer type); what runs once a second or less.
+What stays interpreted: what runs once a second or less, or only when somebody asks, and every module that
+defines a msgspec struct: mypyc drops what its class line says (`frozen`, `kw_only`), and of its annotations,
+by which JSON is decoded, it keeps only the outer type. A test holds the list to that.
 """
 
 import os
@@ -48,6 +48,7 @@ COMPILED = (
 )
 INTERPRETED = (
     *("picker/edge/h2/handshakes.py", "picker/edge/h2/limits.py", "picker/edge/h2/server.py"),  # once a connection
+    *("picker/edge/h2/heads.py", "picker/scheduling/filters/query.py"),  # structs
     *("picker/scheduling/explanation.py", "picker/scheduling/normalized.py"),  # when somebody asks
 )
 COPIED = (

@@ -8,18 +8,20 @@ The structs take part in no reference cycle, so the collector need not track the
 body of many tiny parts costs a third.
 """
 
+from typing import Final
+
 import msgspec
 
 from picker.api.request import medium
 
 Raw = msgspec.Raw
-NO_RAW = Raw()
+NO_RAW: Final = Raw()
 
 Pieces = list[bytes | memoryview]
 
-_QUOTE = ord('"')
-_LIST = ord("[")
-_OBJECT = ord("{")
+_QUOTE: Final = ord('"')
+_LIST: Final = ord("[")
+_OBJECT: Final = ord("{")
 
 
 class Part(msgspec.Struct, gc=False):
@@ -64,13 +66,23 @@ class _Locator(msgspec.Struct, gc=False):
     file_id: Raw = NO_RAW
 
 
-_TEXTS = ("text", "thinking", "input")
-_MEDIA = ("image_url", "input_audio", "audio_url", "video_url", "file", "file_data", "file_id", "file_url", "source")
-_LOCATIONS = ("url", "data", "file_data", "file_id")
+_TEXTS: Final = ("text", "thinking", "input")
+_MEDIA: Final = (
+    "image_url",
+    "input_audio",
+    "audio_url",
+    "video_url",
+    "file",
+    "file_data",
+    "file_id",
+    "file_url",
+    "source",
+)
+_LOCATIONS: Final = ("url", "data", "file_data", "file_id")
 
-_decode_parts = msgspec.json.Decoder(list[Part | str]).decode
-_decode_part = msgspec.json.Decoder(Part).decode
-_decode_locator = msgspec.json.Decoder(_Locator).decode
+_decode_parts: Final = msgspec.json.Decoder(list[Part | str]).decode
+_decode_part: Final = msgspec.json.Decoder(Part).decode
+_decode_locator: Final = msgspec.json.Decoder(_Locator).decode
 
 
 def put_messages(messages: list[Message], pieces: Pieces) -> bool:

@@ -10,13 +10,14 @@ A medium (image, audio, video) stands in it as the digest of its URL or data, re
 
 import sys
 from array import array
+from typing import Final
 
 from xxhash import xxh3_128_digest
 
-BYTES_PER_TOKEN_ID = 4
+BYTES_PER_TOKEN_ID: Final = 4
 """A token id in the flattened prompt: little-endian int32."""
 
-MEDIUM_BYTES = 4000
+MEDIUM_BYTES: Final = 4000
 """1,000 tokens at 4 bytes each: about what a vision encoder makes of a 720p image."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from picker.api.sse import event_data
-from picker.decision import Usage
+from picker.outcomes import Usage
 
 HEAD_BYTES_MAX = 2048
 TAIL_BYTES_MAX = 4096

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from picker.config import EngineMetrics
 from picker.edge.engine_watch import EngineWatch, Surroundings, engine_label
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.pool.specs import EndpointSpec, EngineSample
 
 MODELS_INTERVAL_SECONDS = 30.0
 RECONCILE_SECONDS = 0.25

@@ -12,7 +12,7 @@ import msgspec
 
 from picker.config import EngineMetrics
 from picker.engines import ENGINES, Engine
-from picker.pool.endpoint import EndpointSpec, join_address, split_address
+from picker.pool.specs import EndpointSpec, join_address, split_address
 
 DEFAULT_PATH = "/metrics"
 

@@ -16,7 +16,7 @@ from picker.edge.bearer_token import BearerTokenFile
 from picker.edge.engine_target import Target, targets
 from picker.edge.http_get import HttpError, HttpGetter, Page
 from picker.engines import Engine, engine_named, names, read, recognise
-from picker.pool.endpoint import EndpointSpec, EngineSample, split_address
+from picker.pool.specs import EndpointSpec, EngineSample, split_address
 
 PAGE_BYTES_MAX = 2 * 1024 * 1024
 MODELS_MAX = 4096

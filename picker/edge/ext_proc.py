@@ -12,12 +12,13 @@ from typing import Any, Protocol
 from picker.api.hints import HintRules, Hints
 from picker.api.request import InferenceRequest
 from picker.config import Limits
-from picker.decision import Decision, Finished, Picked, Usage
+from picker.decision import Decision, Finished, Picked
 from picker.director import Director
 from picker.edge.transport import Call, GrpcStatus, Handler, MethodTable
 from picker.extproc.exchange import Exchange, Policy
 from picker.extproc.replies import Reply
 from picker.extproc.wire import decode, encode
+from picker.outcomes import Usage
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 

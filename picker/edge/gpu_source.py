@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from picker.edge.http_get import HttpError, HttpGetter
 from picker.engines.dcgm import PodKey, gpu_utilization
-from picker.pool.endpoint import EndpointSpec, split_address
+from picker.pool.specs import EndpointSpec, split_address
 
 PLACEHOLDERS = ("node", "host", "name", "namespace")
 PAGE_BYTES_MAX = 8 * 1024 * 1024

@@ -24,7 +24,6 @@ import msgspec
 from picker.edge.kubernetes_api import KubernetesApi
 from picker.edge.kubernetes_follow import Follower
 from picker.pool.backoff import Health, Rng
-from picker.pool.endpoint import EndpointSpec
 from picker.pool.kubernetes_objects import (
     INFERENCE_GROUP,
     OBJECTIVE_GROUPS,
@@ -37,6 +36,7 @@ from picker.pool.kubernetes_objects import (
 )
 from picker.pool.listwatch import ListWatch
 from picker.pool.pool_endpoints import EndpointBuilder
+from picker.pool.specs import EndpointSpec
 from picker.pool.watch_messages import Timing
 
 PUBLISH_SECONDS = 0.02

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from picker.pool.endpoint import NO_LABELS, EndpointSpec, join_address, split_address
+from picker.pool.specs import NO_LABELS, EndpointSpec, join_address, split_address
 
 RESOLVE_SECONDS = 30.0
 RETRY_SECONDS = 2.0

@@ -13,20 +13,22 @@ Invariants: label values that clients choose are capped and admitted only by a s
 """
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
-from picker.decision import Finished, Outcome
+from picker.decision import Finished
 from picker.edge import telemetry_buckets as buckets
 from picker.edge.telemetry_models import ModelSeries, model_parts
 from picker.edge.telemetry_pool import pool_parts
 from picker.edge.telemetry_series import CappedLabel, Counters, Histogram, family
 from picker.edge.telemetry_view import PoolView
+from picker.outcomes import Outcome
 from picker.version import __version__
 
-MODELS_MAX = 100
-ATTEMPTS_MAX = 10_000
-TALLIES_MAX = 1_024
+MODELS_MAX: Final = 100
+ATTEMPTS_MAX: Final = 10_000
+TALLIES_MAX: Final = 1_024
 """Kinds of requests that are counted apart before they are spread: 3 us each, once."""
-WORDS_MAX = 100
+WORDS_MAX: Final = 100
 
 
 class _Tally:

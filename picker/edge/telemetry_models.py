@@ -7,10 +7,11 @@ model rewrites, prefill/decode splits) are absent rather than 0.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from picker.decision import Finished, Outcome
+from picker.decision import Finished
 from picker.edge import telemetry_buckets as buckets
 from picker.edge.telemetry_series import Histogram, Line, family, label_text
 from picker.edge.telemetry_view import PoolView
+from picker.outcomes import Outcome
 
 PRIORITIES_MAX = 64
 _OURS = frozenset({Outcome.REJECTED, Outcome.SHED, Outcome.UNAVAILABLE, Outcome.FAILED})

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from picker.edge.telemetry_series import Line, family, label_text
 from picker.edge.telemetry_view import EndpointRow, PoolView
-from picker.pool.endpoint import split_address
+from picker.pool.specs import split_address
 from picker.version import __version__
 
 

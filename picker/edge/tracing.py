@@ -14,7 +14,8 @@ import time
 from typing import Any
 
 from picker.config import ConfigError, Tracing
-from picker.decision import Finished, Outcome
+from picker.decision import Finished
+from picker.outcomes import Outcome
 from picker.version import __version__
 
 QUEUE_SPANS_MAX = 4096

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from picker.engines.exposition import Series, find
-from picker.pool.endpoint import EngineSample
+from picker.pool.specs import EngineSample
 
 Reduction = Literal["sum", "largest"]
 

@@ -18,7 +18,7 @@ that made a decision or showed a request; nothing of the prompt outlives the dec
 from collections.abc import Callable, Mapping
 from enum import IntEnum, auto
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from picker.api import Api, find_api, read_body, unparsed
 from picker.api.hints import NO_HINTS, HintRules, Hints, InvalidHint, held_id
@@ -27,32 +27,57 @@ from picker.api.request import MEDIUM_BYTES, InferenceRequest, InvalidBody
 from picker.api.response_id import ResponseIdReader
 from picker.api.usage import UsageReader
 from picker.config import Limits
-from picker.decision import Decision, Finished, Outcome, Picked, Shed, Usage
-from picker.extproc import events, replies
+from picker.decision import Decision, Finished, Picked
 from picker.extproc.errors import answer
-from picker.extproc.events import BodyMode
+from picker.extproc.events import (
+    BodyMode,
+    Event,
+    Malformed,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from picker.extproc.replies import (
+    ECHO_BYTES_MAX,
+    ContinueRequestBody,
+    ContinueRequestHeaders,
+    ContinueRequestTrailers,
+    ContinueResponseBody,
+    ContinueResponseHeaders,
+    ContinueResponseTrailers,
+    EchoRequestBody,
+    EchoResponseBody,
+    Reply,
+    RouteOnBody,
+    RouteOnHeaders,
+    RouteOnTrailers,
+)
 from picker.flowcontrol.objectives import HEADERS as OBJECTIVE_HEADERS
+from picker.outcomes import Outcome, Shed, Usage
 from picker.scheduling.explanation import header_text
 
-MODE_WAIT_SECONDS = 0.25
+MODE_WAIT_SECONDS: Final = 0.25
 """A proxy that does not tell its mode and sends no body while its headers are unanswered is not full-duplex."""
 
-UNREAD_BYTES_MAX = 512 * 1024
+UNREAD_BYTES_MAX: Final = 512 * 1024
 """What a body that nobody reads may weigh: the tokens of a full context, whatever else is uploaded."""
 
-SMALL_CHUNK_BYTES = 4096
+SMALL_CHUNK_BYTES: Final = 4096
 """Chunks below this are joined as they come: a body in crumbs takes no more memory than in pieces."""
 
-MODEL_CHARS_MAX = 256
+MODEL_CHARS_MAX: Final = 256
 """Of a model's name in the record, which outlives the request."""
 
-TRACE_PARENT_CHARS_MAX = 256
+TRACE_PARENT_CHARS_MAX: Final = 256
 """Version 00 has 55; later ones may append."""
 
-_REMEMBERED_PATH_CHARS_MAX = 128
+_REMEMBERED_PATH_CHARS_MAX: Final = 128
 
-_UNKNOWN = Path(OTHER)
-_STORED = ("responses", "conversations")
+_UNKNOWN: Final = Path(OTHER)
+_STORED: Final = ("responses", "conversations")
 """Names of paths where a POST makes something that its server stores."""
 
 
@@ -201,18 +226,18 @@ class Exchange:
         """Where it stands."""
         return self._phase
 
-    def receive(self, event: events.Event, received_at: float) -> list[replies.Reply]:
+    def receive(self, event: Event, received_at: float) -> list[Reply]:
         """One event. `received_at`: when its bytes were read, on the exchange's clock."""
         handler = _TRANSITIONS.get((self._phase, type(event)))
         if handler is not None:
             return handler(self, event, received_at)
         if self._phase in (Phase.REJECTED, Phase.CLOSED):
             return []
-        why = event.why if isinstance(event, events.Malformed) else f"{type(event).__name__} in {self._phase.name}"
+        why = event.why if isinstance(event, Malformed) else f"{type(event).__name__} in {self._phase.name}"
         self.problem = Problem(why)
         return []
 
-    def expire(self, now: float) -> list[replies.Reply]:
+    def expire(self, now: float) -> list[Reply]:
         """The deadline passed: the body did not come in time, or the proxy waits for us."""
         if self.deadline_seconds is None or now < self.deadline_seconds or self._phase is not Phase.COLLECTING:
             return []
@@ -220,7 +245,7 @@ class Exchange:
         if self._request_mode is None and not self._body:
             self._request_mode = BodyMode.BUFFERED
             self._response_mode = self._response_mode if self._response_mode is not None else BodyMode.STREAMED
-            return [replies.ContinueRequestHeaders()]
+            return [ContinueRequestHeaders()]
         if self._request_mode == BodyMode.BUFFERED:
             return []  # the proxy holds the body and its own timeout; nothing of it is here
         if self._record is not None:
@@ -229,7 +254,7 @@ class Exchange:
         routed = self._decide(unparsed(self._path.name, size))
         return self._echo_collected(routed)
 
-    def fail(self) -> list[replies.Reply]:
+    def fail(self) -> list[Reply]:
         """A fault of ours, while handling an event: answer the client if it is not too late."""
         record = self._record
         if record is not None and self._phase in (Phase.START, Phase.COLLECTING):
@@ -251,7 +276,7 @@ class Exchange:
 
     # Request -------------------------------------------------------------------------------
 
-    def _on_request_headers(self, event: events.RequestHeaders, received_at: float) -> list[replies.Reply]:
+    def _on_request_headers(self, event: RequestHeaders, received_at: float) -> list[Reply]:
         headers = self._headers = event.headers
         self._started_at = received_at
         self._request_mode, self._response_mode = event.request_mode, event.response_mode
@@ -288,7 +313,7 @@ class Exchange:
         self._phase = Phase.COLLECTING
         wait = MODE_WAIT_SECONDS if self._request_mode is None else self._policy.limits.body_wait_seconds
         self.deadline_seconds = self._clock() + wait
-        return [replies.ContinueRequestHeaders()] if self._request_mode == BodyMode.BUFFERED else []
+        return [ContinueRequestHeaders()] if self._request_mode == BodyMode.BUFFERED else []
 
     def _readable(self) -> bool:
         """Whether a body decides; else the headers must do."""
@@ -301,7 +326,7 @@ class Exchange:
             return False
         return not headers.get("content-type", "").startswith(("application/grpc", "multipart/"))
 
-    def _on_body(self, event: events.RequestBody, received_at: float) -> list[replies.Reply]:
+    def _on_body(self, event: RequestBody, received_at: float) -> list[Reply]:
         if self._request_mode is None:
             self._request_mode = BodyMode.FULL_DUPLEX_STREAMED  # it did not wait for our answer
             self.deadline_seconds = self._clock() + self._policy.limits.body_wait_seconds
@@ -324,34 +349,34 @@ class Exchange:
         else:
             body.append(data)
 
-    def _on_request_end_by_trailers(self, event: events.RequestTrailers, received_at: float) -> list[replies.Reply]:
+    def _on_request_end_by_trailers(self, event: RequestTrailers, received_at: float) -> list[Reply]:
         """Trailers end the body in place of an end of stream."""
         routed = self._decide_on_body(received_at)
         self._request_ended = True
-        if routed and isinstance(routed[0], replies.RouteOnBody):  # BUFFERED, and there was no body to answer
-            return [replies.RouteOnTrailers(routed[0].addresses)]
+        if routed and isinstance(routed[0], RouteOnBody):  # BUFFERED, and there was no body to answer
+            return [RouteOnTrailers(routed[0].addresses)]
         if self._phase is Phase.ROUTED:
-            routed.append(replies.ContinueRequestTrailers())
+            routed.append(ContinueRequestTrailers())
         return routed
 
-    def _on_more_body(self, event: events.RequestBody, received_at: float) -> list[replies.Reply]:
+    def _on_more_body(self, event: RequestBody, received_at: float) -> list[Reply]:
         """Decided already: the body passes."""
         if self._record is not None:
             self._record.request_bytes += len(event.data)
         if self._request_mode not in (None, BodyMode.FULL_DUPLEX_STREAMED):
-            return [replies.ContinueRequestBody()]
+            return [ContinueRequestBody()]
         if self._request_ended:
             return []  # told twice: one end flag is enough
         self._request_ended = event.end_of_stream
-        return _pieces(replies.EchoRequestBody, event.data, event.end_of_stream)
+        return _pieces(EchoRequestBody, event.data, event.end_of_stream)
 
-    def _on_request_trailers(self, event: events.RequestTrailers, received_at: float) -> list[replies.Reply]:
+    def _on_request_trailers(self, event: RequestTrailers, received_at: float) -> list[Reply]:
         self._request_ended = True
-        return [replies.ContinueRequestTrailers()]
+        return [ContinueRequestTrailers()]
 
     # Decision ------------------------------------------------------------------------------
 
-    def _decide_on_body(self, received_at: float) -> list[replies.Reply]:
+    def _decide_on_body(self, received_at: float) -> list[Reply]:
         assert self._api is not None
         if self._record is not None:
             self._record.request_bytes = self._body_bytes
@@ -365,7 +390,7 @@ class Exchange:
             return self._reject(400, f"the request body is not valid JSON: {error}", "invalid_json", Outcome.REJECTED)
         return self._echo_collected(self._decide(request, began))
 
-    def _decide(self, request: InferenceRequest, began: float | None = None) -> list[replies.Reply]:
+    def _decide(self, request: InferenceRequest, began: float | None = None) -> list[Reply]:
         """The reply that routes, or the one that refuses."""
         record = self._record
         assert record is not None
@@ -397,21 +422,21 @@ class Exchange:
         on_body = self._phase is Phase.COLLECTING and self._request_mode == BodyMode.BUFFERED
         self._phase = Phase.ROUTED
         self._decided(decision, record)
-        return [(replies.RouteOnBody if on_body else replies.RouteOnHeaders)(decision.addresses)]
+        return [(RouteOnBody if on_body else RouteOnHeaders)(decision.addresses)]
 
-    def _echo_collected(self, routed: list[replies.Reply]) -> list[replies.Reply]:
+    def _echo_collected(self, routed: list[Reply]) -> list[Reply]:
         """Full-duplex: behind the route, the body that was held back."""
         if self._phase is Phase.ROUTED and self._request_mode == BodyMode.FULL_DUPLEX_STREAMED:
             body, self._body = self._body, []
             for number, chunk in enumerate(body, 1):
                 last = self._request_ended and number == len(body)
-                routed += _pieces(replies.EchoRequestBody, chunk, last)
+                routed += _pieces(EchoRequestBody, chunk, last)
             if self._request_ended and not body:
-                routed.append(replies.EchoRequestBody(b"", True))
+                routed.append(EchoRequestBody(b"", True))
         self._body = []
         return routed
 
-    def _too_large(self) -> list[replies.Reply]:
+    def _too_large(self) -> list[Reply]:
         limit = self._policy.limits.request_body_bytes_max
         return self._reject(
             413,
@@ -422,7 +447,7 @@ class Exchange:
 
     def _reject(
         self, status: int, message: str, word: str, outcome: Outcome, *, retry_after: int | None = None
-    ) -> list[replies.Reply]:
+    ) -> list[Reply]:
         self._phase = Phase.REJECTED
         self.deadline_seconds = None
         self._body = []
@@ -435,7 +460,7 @@ class Exchange:
 
     # Response ------------------------------------------------------------------------------
 
-    def _on_local_reply(self, event: events.ResponseHeaders, received_at: float) -> list[replies.Reply]:
+    def _on_local_reply(self, event: ResponseHeaders, received_at: float) -> list[Reply]:
         """The proxy answered by itself before we saw or decided the request."""
         if self._record is None:
             self._started_at = received_at
@@ -445,10 +470,10 @@ class Exchange:
         self._body = []
         return self._begin_response(event)
 
-    def _on_response_headers(self, event: events.ResponseHeaders, received_at: float) -> list[replies.Reply]:
+    def _on_response_headers(self, event: ResponseHeaders, received_at: float) -> list[Reply]:
         return self._begin_response(event)
 
-    def _begin_response(self, event: events.ResponseHeaders) -> list[replies.Reply]:
+    def _begin_response(self, event: ResponseHeaders) -> list[Reply]:
         self._phase = Phase.RESPONSE
         record = self._record
         status = _status(event.headers)
@@ -473,7 +498,7 @@ class Exchange:
                     self._ids = ResponseIdReader()
         if event.end_of_stream:
             self._response_over()
-        return [replies.ContinueResponseHeaders(self._explain)]
+        return [ContinueResponseHeaders(self._explain)]
 
     def _creates(self) -> bool:
         """Whether the answer is something that its server stores, under an id."""
@@ -483,7 +508,7 @@ class Exchange:
             and self._headers.get(":method", "POST") == "POST"
         )
 
-    def _on_response_body(self, event: events.ResponseBody, received_at: float) -> list[replies.Reply]:
+    def _on_response_body(self, event: ResponseBody, received_at: float) -> list[Reply]:
         data = event.data
         record = self._record
         if data and record is not None:
@@ -505,12 +530,12 @@ class Exchange:
         if event.end_of_stream:
             self._response_over()
         if self._response_mode != BodyMode.FULL_DUPLEX_STREAMED:
-            return [replies.ContinueResponseBody()]
+            return [ContinueResponseBody()]
         if ended_before:
             return []
-        if len(data) <= replies.ECHO_BYTES_MAX:
-            return [replies.EchoResponseBody(data, event.end_of_stream)]
-        return _pieces(replies.EchoResponseBody, data, event.end_of_stream)
+        if len(data) <= ECHO_BYTES_MAX:
+            return [EchoResponseBody(data, event.end_of_stream)]
+        return _pieces(EchoResponseBody, data, event.end_of_stream)
 
     def _look_for_id(self, ids: ResponseIdReader, data: bytes) -> None:
         name = ids.feed(data)
@@ -519,9 +544,9 @@ class Exchange:
         if ids.done:
             self._ids = None
 
-    def _on_response_trailers(self, event: events.ResponseTrailers, received_at: float) -> list[replies.Reply]:
+    def _on_response_trailers(self, event: ResponseTrailers, received_at: float) -> list[Reply]:
         self._response_over()
-        return [replies.ContinueResponseTrailers()]
+        return [ContinueResponseTrailers()]
 
     def _response_over(self) -> None:
         self._response_ended = True
@@ -568,7 +593,7 @@ def _names(path: str) -> tuple[Api | None, Path]:
     return known, Path(known.name) if known is not None else find_path(path)
 
 
-_remembered_names = lru_cache(maxsize=512)(_names)
+_remembered_names: Final = lru_cache(maxsize=512)(_names)
 
 
 def _status(headers: Mapping[str, str]) -> int | None:
@@ -577,10 +602,10 @@ def _status(headers: Mapping[str, str]) -> int | None:
 
 
 def _pieces(
-    kind: type[replies.EchoRequestBody] | type[replies.EchoResponseBody], data: bytes | memoryview, end_of_stream: bool
-) -> list[replies.Reply]:
+    kind: type[EchoRequestBody] | type[EchoResponseBody], data: bytes | memoryview, end_of_stream: bool
+) -> list[Reply]:
     """`data` in pieces of at most `ECHO_BYTES_MAX`, the end flag on the last."""
-    limit = replies.ECHO_BYTES_MAX
+    limit = ECHO_BYTES_MAX
     if len(data) <= limit:
         return [kind(data, end_of_stream)]
     last = (len(data) - 1) // limit * limit
@@ -588,21 +613,21 @@ def _pieces(
     return [kind(view[at : at + limit], end_of_stream and at == last) for at in range(0, len(data), limit)]
 
 
-_Handler = Callable[[Exchange, Any, float], list[replies.Reply]]
+_Handler = Callable[[Exchange, Any, float], list[Reply]]
 
 _TRANSITIONS: Mapping[tuple[Phase, type], _Handler] = {
-    (Phase.START, events.RequestHeaders): Exchange._on_request_headers,
-    (Phase.START, events.ResponseHeaders): Exchange._on_local_reply,
-    (Phase.COLLECTING, events.RequestBody): Exchange._on_body,
-    (Phase.COLLECTING, events.RequestTrailers): Exchange._on_request_end_by_trailers,
-    (Phase.COLLECTING, events.ResponseHeaders): Exchange._on_local_reply,
-    (Phase.ROUTED, events.RequestBody): Exchange._on_more_body,
-    (Phase.ROUTED, events.RequestTrailers): Exchange._on_request_trailers,
-    (Phase.ROUTED, events.ResponseHeaders): Exchange._on_response_headers,
-    (Phase.RESPONSE, events.RequestBody): Exchange._on_more_body,
-    (Phase.RESPONSE, events.RequestTrailers): Exchange._on_request_trailers,
-    (Phase.RESPONSE, events.ResponseHeaders): Exchange._on_response_headers,
-    (Phase.RESPONSE, events.ResponseBody): Exchange._on_response_body,
-    (Phase.RESPONSE, events.ResponseTrailers): Exchange._on_response_trailers,
+    (Phase.START, RequestHeaders): Exchange._on_request_headers,
+    (Phase.START, ResponseHeaders): Exchange._on_local_reply,
+    (Phase.COLLECTING, RequestBody): Exchange._on_body,
+    (Phase.COLLECTING, RequestTrailers): Exchange._on_request_end_by_trailers,
+    (Phase.COLLECTING, ResponseHeaders): Exchange._on_local_reply,
+    (Phase.ROUTED, RequestBody): Exchange._on_more_body,
+    (Phase.ROUTED, RequestTrailers): Exchange._on_request_trailers,
+    (Phase.ROUTED, ResponseHeaders): Exchange._on_response_headers,
+    (Phase.RESPONSE, RequestBody): Exchange._on_more_body,
+    (Phase.RESPONSE, RequestTrailers): Exchange._on_request_trailers,
+    (Phase.RESPONSE, ResponseHeaders): Exchange._on_response_headers,
+    (Phase.RESPONSE, ResponseBody): Exchange._on_response_body,
+    (Phase.RESPONSE, ResponseTrailers): Exchange._on_response_trailers,
 }
 """What is handled where. Anything else in a live phase is a violation and ends the stream."""

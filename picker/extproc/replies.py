@@ -1,8 +1,10 @@
 """What we tell the proxy, as values. The exchange makes them, the wire encodes them."""
 
+from typing import Final
+
 import msgspec
 
-ECHO_BYTES_MAX = 62_000
+ECHO_BYTES_MAX: Final = 62_000
 """Largest piece of body in one reply: proxies cap near 64 KB (docs/decisions/0003)."""
 
 

@@ -8,23 +8,47 @@ once; pieces of body are framed by hand, because full-duplex sends one a token.
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from picker.extproc import events, replies
+from picker.extproc.events import (
+    Event,
+    Malformed,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from picker.extproc.replies import (
+    ContinueRequestBody,
+    ContinueRequestHeaders,
+    ContinueRequestTrailers,
+    ContinueResponseBody,
+    ContinueResponseHeaders,
+    ContinueResponseTrailers,
+    EchoRequestBody,
+    EchoResponseBody,
+    Immediate,
+    Reply,
+    RouteOnBody,
+    RouteOnHeaders,
+    RouteOnTrailers,
+)
 from picker.generated import ext_proc_pb2 as pb
 
-DESTINATION = "x-gateway-destination-endpoint"
+DESTINATION: Final = "x-gateway-destination-endpoint"
 """Endpoint Picker Protocol: the header, and the key below `METADATA_NAMESPACE`."""
-METADATA_NAMESPACE = "envoy.lb"
-SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-SUBSET_KEY = "x-gateway-destination-endpoint-subset"
-SERVED_KEY = "x-gateway-destination-endpoint-served"
+METADATA_NAMESPACE: Final = "envoy.lb"
+SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
+SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
+SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
 
-EXPLAIN_HEADER = "x-picker-explain"
+EXPLAIN_HEADER: Final = "x-picker-explain"
 
-REQUEST_HEADERS_READ = frozenset(
+REQUEST_HEADERS_READ: Final = frozenset(
     {
         ":path",
         ":method",
@@ -39,23 +63,23 @@ REQUEST_HEADERS_READ = frozenset(
         "x-llm-d-inference-objective",
     }
 )
-RESPONSE_HEADERS_READ = frozenset({":status", "content-type", "content-encoding"})
+RESPONSE_HEADERS_READ: Final = frozenset({":status", "content-type", "content-encoding"})
 
-_parse = pb.ProcessingRequest.FromString
+_parse: Final = pb.ProcessingRequest.FromString
 
 # ProcessingRequest's fields, wire type 2 (protos/picker/ext_proc.proto).
 _IS_REQUEST_HEADERS, _IS_RESPONSE_HEADERS, _IS_REQUEST_BODY, _IS_RESPONSE_BODY = 0x12, 0x1A, 0x22, 0x2A
-_ARE_BODIES = frozenset((_IS_REQUEST_BODY, _IS_RESPONSE_BODY))
+_ARE_BODIES: Final = frozenset((_IS_REQUEST_BODY, _IS_RESPONSE_BODY))
 
-_VIEW_BYTES_MIN = 16_384
+_VIEW_BYTES_MIN: Final = 16_384
 """A larger piece of body is a view of its message: a copy of it would cost more than all the rest."""
-_REST_BYTES_MAX = 512
+_REST_BYTES_MAX: Final = 512
 """What stands beside a message's content is remembered by its bytes up to this length."""
-_PAIRS_MAX = 1024
+_PAIRS_MAX: Final = 1024
 """Headers remembered by their bytes, at most."""
-_PAIR_BYTES_MAX = 0x7F + 2
+_PAIR_BYTES_MAX: Final = 0x7F + 2
 """Of those: their length is written in one byte."""
-_REPEATED = frozenset(
+_REPEATED: Final = frozenset(
     name.encode()
     for name in (
         *(":authority", ":method", ":path", ":scheme", ":status", "accept", "accept-encoding", "accept-language"),
@@ -75,13 +99,13 @@ class _Rest(NamedTuple):
     response_mode: int | None
 
 
-def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> events.Event:
+def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> Event:
     """One message of the proxy. `also_read`: more request headers that configuration asks for.
 
     The four messages that every exchange is made of are read field by field, in the one order in which proxies
     write them; any other shape goes to protobuf's own parser, which is dearer and copies a body twice.
     """
-    event: events.Event | None = None
+    event: Event | None = None
     try:
         kind = message[0]
         if kind in _ARE_BODIES:
@@ -95,32 +119,32 @@ def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> events
     return event if event is not None else _decode_any(message, also_read)
 
 
-def _decode_any(message: bytes, also_read: frozenset[str]) -> events.Event:
+def _decode_any(message: bytes, also_read: frozenset[str]) -> Event:
     """A message of any shape."""
     try:
         parsed = _parse(message)
     except DecodeError:
-        return events.Malformed("not a ProcessingRequest")
+        return Malformed("not a ProcessingRequest")
     which = parsed.WhichOneof("request")
     if which == "response_body":
         body = parsed.response_body
-        return events.ResponseBody(body.body, body.end_of_stream)
+        return ResponseBody(body.body, body.end_of_stream)
     if which == "request_body":
         body = parsed.request_body
-        return events.RequestBody(body.body, body.end_of_stream, _subset(parsed))
+        return RequestBody(body.body, body.end_of_stream, _subset(parsed))
     if which == "request_headers":
         part = parsed.request_headers
         headers = _headers(part.headers.headers, REQUEST_HEADERS_READ | also_read)
-        return events.RequestHeaders(headers, part.end_of_stream, *_modes(parsed), _subset(parsed))
+        return RequestHeaders(headers, part.end_of_stream, *_modes(parsed), _subset(parsed))
     if which == "response_headers":
         part = parsed.response_headers
         headers = _headers(part.headers.headers, RESPONSE_HEADERS_READ)
-        return events.ResponseHeaders(headers, part.end_of_stream, _served(parsed), *_modes(parsed))
+        return ResponseHeaders(headers, part.end_of_stream, _served(parsed), *_modes(parsed))
     if which == "request_trailers":
-        return events.RequestTrailers()
+        return RequestTrailers()
     if which == "response_trailers":
-        return events.ResponseTrailers()
-    return events.Malformed("a ProcessingRequest without content")
+        return ResponseTrailers()
+    return Malformed("a ProcessingRequest without content")
 
 
 # Field by field. `None` says: not the usual shape, let protobuf read it. `IndexError` says the same.
@@ -139,7 +163,7 @@ def _length(message: bytes, at: int) -> tuple[int, int]:
     raise IndexError
 
 
-def _body(message: bytes, kind: int) -> events.RequestBody | events.ResponseBody | None:
+def _body(message: bytes, kind: int) -> RequestBody | ResponseBody | None:
     """HttpBody{body = 1, end_of_stream = 2}."""
     # Lengths of one byte and of two are read here: a call would cost as much as the rest.
     size, at = message[1], 2
@@ -164,27 +188,27 @@ def _body(message: bytes, kind: int) -> events.RequestBody | events.ResponseBody
     if rest is None:
         return None
     if kind == _IS_RESPONSE_BODY:
-        return events.ResponseBody(message[at:stop], last)
+        return ResponseBody(message[at:stop], last)
     data = message[at:stop] if stop - at < _VIEW_BYTES_MIN else memoryview(message)[at:stop]
-    return events.RequestBody(data, last, rest.subset)
+    return RequestBody(data, last, rest.subset)
 
 
-def _request_headers(message: bytes, names: "_Names") -> events.RequestHeaders | None:
+def _request_headers(message: bytes, names: "_Names") -> RequestHeaders | None:
     found: dict[str, str] = {}
     end = _http_headers(message, names, found)
     rest = None if end is None else _rest_of(message, abs(end))
     if end is None or rest is None:
         return None
-    return events.RequestHeaders(found, end < 0, rest.request_mode, rest.response_mode, rest.subset)
+    return RequestHeaders(found, end < 0, rest.request_mode, rest.response_mode, rest.subset)
 
 
-def _response_headers(message: bytes) -> events.ResponseHeaders | None:
+def _response_headers(message: bytes) -> ResponseHeaders | None:
     found: dict[str, str] = {}
     end = _http_headers(message, _RESPONSE_NAMES, found)
     rest = None if end is None else _rest_of(message, abs(end))
     if end is None or rest is None:
         return None
-    return events.ResponseHeaders(found, end < 0, rest.served, rest.request_mode, rest.response_mode)
+    return ResponseHeaders(found, end < 0, rest.served, rest.request_mode, rest.response_mode)
 
 
 def _http_headers(message: bytes, names: "_Names", found: dict[str, str]) -> int | None:
@@ -272,8 +296,8 @@ def _rest(rest: bytes) -> _Rest | None:
     return _Rest(_subset(parsed), _served(parsed), *_modes(parsed))
 
 
-_remembered_rest = lru_cache(maxsize=1024)(_rest)
-_NO_REST = _Rest(None, None, None, None)
+_remembered_rest: Final = lru_cache(maxsize=1024)(_rest)
+_NO_REST: Final = _Rest(None, None, None, None)
 
 
 class _Names:
@@ -291,32 +315,32 @@ def _wanted(also_read: frozenset[str]) -> _Names:
     return _Names(REQUEST_HEADERS_READ | also_read)
 
 
-_REQUEST_NAMES = _wanted(frozenset())
-_RESPONSE_NAMES = _Names(RESPONSE_HEADERS_READ)
+_REQUEST_NAMES: Final = _wanted(frozenset())
+_RESPONSE_NAMES: Final = _Names(RESPONSE_HEADERS_READ)
 
 
 Encoded = tuple[bytes, bytes | memoryview]
 """A message in two pieces, the second a body that nobody copies before the socket; empty where there is none."""
 
 
-def encode(reply: replies.Reply) -> Encoded:
+def encode(reply: Reply) -> Encoded:
     """One message for the proxy."""
     kind = type(reply)
-    if kind is replies.EchoResponseBody:
+    if kind is EchoResponseBody:
         data = reply.data  # type: ignore[union-attr]
         return _echo_head(_RESPONSE_BODY, len(data), reply.end_of_stream), data  # type: ignore[union-attr]
-    if kind is replies.EchoRequestBody:
+    if kind is EchoRequestBody:
         data = reply.data  # type: ignore[union-attr]
         return _echo_head(_REQUEST_BODY, len(data), reply.end_of_stream), data  # type: ignore[union-attr]
-    if isinstance(reply, replies.RouteOnHeaders):
+    if isinstance(reply, RouteOnHeaders):
         return _route(reply.addresses, "request_headers")
-    if isinstance(reply, replies.ContinueResponseHeaders):
+    if isinstance(reply, ContinueResponseHeaders):
         return _CONSTANT[kind] if reply.explain is None else _explained(reply.explain)
-    if isinstance(reply, replies.RouteOnBody):
+    if isinstance(reply, RouteOnBody):
         return _route(reply.addresses, "request_body")
-    if isinstance(reply, replies.RouteOnTrailers):
+    if isinstance(reply, RouteOnTrailers):
         return _route(reply.addresses, "request_trailers")
-    if isinstance(reply, replies.Immediate):
+    if isinstance(reply, Immediate):
         return _immediate(reply), b""
     return _CONSTANT[kind]
 
@@ -400,7 +424,7 @@ def _route(addresses: tuple[str, ...], field: str) -> Encoded:
     return answer.SerializeToString(), b""
 
 
-def _immediate(reply: replies.Immediate) -> bytes:
+def _immediate(reply: Immediate) -> bytes:
     answer = pb.ProcessingResponse()
     immediate = answer.immediate_response
     immediate.status.code = reply.status
@@ -420,17 +444,17 @@ def _constant(field: str) -> Encoded:
 
 
 _CONSTANT: Mapping[type, Encoded] = {
-    replies.ContinueRequestHeaders: _constant("request_headers"),
-    replies.ContinueRequestBody: _constant("request_body"),
-    replies.ContinueRequestTrailers: _constant("request_trailers"),
-    replies.ContinueResponseHeaders: _constant("response_headers"),
-    replies.ContinueResponseBody: _constant("response_body"),
-    replies.ContinueResponseTrailers: _constant("response_trailers"),
+    ContinueRequestHeaders: _constant("request_headers"),
+    ContinueRequestBody: _constant("request_body"),
+    ContinueRequestTrailers: _constant("request_trailers"),
+    ContinueResponseHeaders: _constant("response_headers"),
+    ContinueResponseBody: _constant("response_body"),
+    ContinueResponseTrailers: _constant("response_trailers"),
 }
 
 # ProcessingResponse.request_body = 3, .response_body = 4, wire type 2.
-_REQUEST_BODY = b"\x1a"
-_RESPONSE_BODY = b"\x22"
+_REQUEST_BODY: Final = b"\x1a"
+_RESPONSE_BODY: Final = b"\x22"
 
 
 @lru_cache(maxsize=4096)

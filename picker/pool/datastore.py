@@ -15,10 +15,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from picker.pool.endpoint import Endpoint, EndpointSpec, EngineSample, split_address
+from picker.pool.endpoint import Endpoint
 from picker.pool.inflight import InflightLedger
 from picker.pool.model_lists import ModelLists
 from picker.pool.snapshot import Column, Mask, Snapshot
+from picker.pool.specs import EndpointSpec, EngineSample, split_address
 
 
 class Change(NamedTuple):

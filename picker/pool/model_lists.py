@@ -9,8 +9,8 @@ Invariants (`check()`): what is held by model is what is held by slot, turned ar
 
 from typing import TypeGuard
 
-from picker.pool.endpoint import EngineSample
 from picker.pool.snapshot import Mask, Snapshot, bits_to_mask
+from picker.pool.specs import EngineSample
 
 _MASKS_MAX = 256
 _NOTHING: frozenset[str] = frozenset()

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from picker.pool.endpoint import EndpointSpec, join_address
 from picker.pool.kubernetes_objects import Pod
+from picker.pool.specs import EndpointSpec, join_address
 
 PORT_MAX = 65535
 

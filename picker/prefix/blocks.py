@@ -12,10 +12,11 @@ own model and salt, nothing more; no content is ever served from the index.
 
 from array import array
 from functools import lru_cache
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-BLOCK_BYTES = 1024
+BLOCK_BYTES: Final = 1024
 
 
 @lru_cache(maxsize=1024)

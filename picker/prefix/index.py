@@ -28,63 +28,26 @@ from array import array
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 from math import exp
-from typing import NamedTuple
+from typing import Final
 
-import msgspec
+from picker.prefix.nodes import Entry, Match, Node, Recorded, Shared
 
-from picker.prefix.nodes import Entry, Node
-
-SHARED_CONTINUATIONS = 3
+SHARED_CONTINUATIONS: Final = 3
 """A block with this many different continuations ends a prefix that many prompts share."""
 
-NODE_BYTES = 235
+NODE_BYTES: Final = 235
 """Measured resident bytes of a node beside its hashes: object, array, map entry (docs/decisions/0002)."""
-ENTRY_BYTES = 120
+ENTRY_BYTES: Final = 120
 """Measured resident bytes of one (node, holder) entry: recency, key, heap."""
 
-BRANCH_MEMORY_SECONDS = 60.0
+BRANCH_MEMORY_SECONDS: Final = 60.0
 """Time constant with which new continuations are forgotten."""
-RESIDENCE_SECONDS_MAX = 3600.0
+RESIDENCE_SECONDS_MAX: Final = 3600.0
 """What is not evicted is thought to stay this long."""
-_RESIDENCE_STEP = 0.02
+_RESIDENCE_STEP: Final = 0.02
 
-_DEPTH_BITS = 24  # 16 M blocks of 1 KiB: no prompt is that deep
-_DEPTH_MASK = (1 << _DEPTH_BITS) - 1
-
-
-class Match(msgspec.Struct, frozen=True):
-    """How much of a prompt is held where.
-
-    `steps`: `(slots as bitmask, matched blocks)`, every holder in exactly one step, in rising
-    order of blocks. `shared`: where other prompts part from this one, in rising order.
-    `blocks`: full blocks of the prompt.
-    """
-
-    steps: tuple[tuple[int, int], ...]
-    shared: tuple["Shared", ...]
-    blocks: int
-
-
-class Shared(NamedTuple):
-    """A place where prompts part: everything above it is a prefix that many share."""
-
-    blocks: int
-    """How deep it lies."""
-    branches_per_second: float
-    """How often a new continuation began here or below, lately."""
-    holders: int
-    """Endpoints that hold everything above it."""
-
-
-NO_MATCH = Match((), (), 0)
-
-
-class Recorded(msgspec.Struct, frozen=True):
-    """What one `record` added, so that it can be withdrawn."""
-
-    slot: int
-    held_before: int
-    tick: int
+_DEPTH_BITS: Final = 24  # 16 M blocks of 1 KiB: no prompt is that deep
+_DEPTH_MASK: Final = (1 << _DEPTH_BITS) - 1
 
 
 class PrefixIndex:

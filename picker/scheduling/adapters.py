@@ -10,8 +10,9 @@ Invariants (`check()`): the bitmasks that decisions read are those of the endpoi
 
 from collections import OrderedDict
 
-from picker.pool.endpoint import Endpoint, EngineSample
+from picker.pool.endpoint import Endpoint
 from picker.pool.snapshot import Mask, Snapshot, bits_to_mask
+from picker.pool.specs import EngineSample
 
 SLOTS_UNKNOWN = 1
 """Assumed of an engine that does not tell: vLLM's default of `--max-loras`."""

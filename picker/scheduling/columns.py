@@ -1,17 +1,18 @@
 """What scorers see: the pool's loads (a row a quantity, a column a slot) and this request's numbers."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from picker.config import Routing
 from picker.pool.snapshot import Column, Mask, bits_to_slots
 from picker.prefix.blocks import BLOCK_BYTES
-from picker.prefix.index import Match
+from picker.prefix.nodes import Match
 from picker.scheduling import loads
 from picker.scheduling.loads import Bounds, Table
 
-FEW = 8
+FEW: Final = 8
 """Up to this many slots, walking a bitmask beats looking up its indices."""
 
 

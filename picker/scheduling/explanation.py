@@ -7,7 +7,7 @@ snapshot), so only a bounded number of recent ones is kept (edge/decisions.py), 
 import math
 
 from picker.config import Config
-from picker.decision import EndpointView, Explanation, Reason
+from picker.outcomes import EndpointView, Explanation, Reason
 from picker.pool.snapshot import Column, Snapshot
 from picker.scheduling import scheduler
 from picker.scheduling.columns import Columns

@@ -16,10 +16,12 @@ The compiled build does the same in one loop over the slots (`kernel.c`), under 
 """
 
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
 from picker.config import Routing, Weights
+from picker.pool.backoff import Rng
 from picker.pool.snapshot import Column, bits_to_slots
 from picker.scheduling.columns import FEW, Columns, Holding
 from picker.scheduling.loads import (
@@ -36,12 +38,13 @@ from picker.scheduling.scorers import queue
 
 _weigh: Callable[..., Column] | None
 _lowest: Callable[[Column, float, float], tuple[int, int]] | None
+_tied: Callable[[Column, float, float, int], int] | None
 try:
     from picker.scheduling import kernel
 except ImportError:
-    _weigh = _lowest = None
+    _weigh = _lowest = _tied = None
 else:
-    _weigh, _lowest = kernel.weigh, kernel.lowest
+    _weigh, _lowest, _tied = kernel.weigh, kernel.lowest, kernel.tied
 
 # The order of the sums below is that of the rows.
 assert (REQUESTS, CONTEXT_TOKENS, BACKLOG_TOKENS, FOREIGN, ONES) == (0, 1, 2, 3, 4)
@@ -57,17 +60,23 @@ def cost(columns: Columns, weights: Weights) -> Column:
     return _by_product(columns, weights) if _weigh is None else _by_kernel(_weigh, columns, weights)
 
 
-def least(cost: Column, tie_seconds: float, tie_ratio: float) -> tuple[int, int]:
-    """`(slot of the least, how many are within the greater of the two of it)`."""
-    if _lowest is not None:
-        return _lowest(cost, tie_seconds, tie_ratio)
+TIE_SECONDS: Final = 1e-3
+TIE_RATIO: Final = 0.02
+
+
+def tied_up_to(least: float) -> float:
+    """What counts as equal to the least cost."""
+    return least + TIE_SECONDS if least < TIE_SECONDS / TIE_RATIO else least * (1.0 + TIE_RATIO)
+
+
+def least(cost: Column, rng: Rng) -> int:
+    """The slot of the least cost, at random among those that count as equal to it."""
+    if _lowest is not None and _tied is not None:
+        slot, count = _lowest(cost, TIE_SECONDS, TIE_RATIO)
+        return slot if count <= 1 else _tied(cost, TIE_SECONDS, TIE_RATIO, int(rng.random() * count))
     slot = int(cost.argmin())
-    return slot, int(np.count_nonzero(cost <= tied_up_to(cost.item(slot), tie_seconds, tie_ratio)))
-
-
-def tied_up_to(least: float, tie_seconds: float, tie_ratio: float) -> float:
-    """What counts as equal to `least`."""
-    return least + tie_seconds if least < tie_seconds / tie_ratio else least * (1.0 + tie_ratio)
+    equal = (cost <= tied_up_to(cost.item(slot))).nonzero()[0]
+    return slot if len(equal) <= 1 else int(equal.item(int(rng.random() * len(equal))))
 
 
 def _by_kernel(weigh: Callable[..., Column], columns: Columns, weights: Weights) -> Column:

@@ -115,39 +115,79 @@ static PyObject *weigh(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return result;
 }
 
+/* `(cost, tie seconds, tie ratio)`: the least of them, and up to what the others count as equal to it. -1: an error. */
+static npy_intp least_of(PyObject *const *arguments, double *limit)
+{
+    if (!doubles(arguments[0], 1, "cost"))
+        return -1;
+    const double *cost = PyArray_DATA((PyArrayObject *)arguments[0]);
+    const npy_intp width = PyArray_DIM((PyArrayObject *)arguments[0], 0);
+    const double seconds = PyFloat_AsDouble(arguments[1]), ratio = PyFloat_AsDouble(arguments[2]);
+    if (PyErr_Occurred())
+        return -1;
+    if (width == 0) {
+        PyErr_SetString(PyExc_ValueError, "no slot to choose from");
+        return -1;
+    }
+    npy_intp least = 0;
+    for (npy_intp slot = 1; slot < width; slot++)
+        if (cost[slot] < cost[least])
+            least = slot;
+    *limit = cost[least] < seconds / ratio ? cost[least] + seconds : cost[least] * (1.0 + ratio);
+    return least;
+}
+
 PyDoc_STRVAR(lowest_doc,
 "lowest(cost, tie_seconds, tie_ratio) -> (slot of the least, how many are within the greater of both of it).");
 
 static PyObject *lowest(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
+    double limit;
     if (count != 3) {
         PyErr_SetString(PyExc_TypeError, "lowest takes 3 arguments");
         return NULL;
     }
-    if (!doubles(arguments[0], 1, "cost"))
+    const npy_intp least = least_of(arguments, &limit);
+    if (least < 0)
         return NULL;
     const double *cost = PyArray_DATA((PyArrayObject *)arguments[0]);
     const npy_intp width = PyArray_DIM((PyArrayObject *)arguments[0], 0);
-    const double seconds = PyFloat_AsDouble(arguments[1]), ratio = PyFloat_AsDouble(arguments[2]);
-    if (PyErr_Occurred())
-        return NULL;
-    if (width == 0) {
-        PyErr_SetString(PyExc_ValueError, "no slot to choose from");
-        return NULL;
-    }
-    npy_intp least = 0, tied = 0;
-    for (npy_intp slot = 1; slot < width; slot++)
-        if (cost[slot] < cost[least])
-            least = slot;
-    const double limit = cost[least] < seconds / ratio ? cost[least] + seconds : cost[least] * (1.0 + ratio);
+    Py_ssize_t tied = 0;
     for (npy_intp slot = 0; slot < width; slot++)
         tied += cost[slot] <= limit;
-    return Py_BuildValue("nn", (Py_ssize_t)least, (Py_ssize_t)tied);
+    return Py_BuildValue("nn", (Py_ssize_t)least, tied);
+}
+
+PyDoc_STRVAR(tied_doc, "tied(cost, tie_seconds, tie_ratio, number) -> the slot of that number among those lowest() counts.");
+
+static PyObject *tied(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    double limit;
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "tied takes 4 arguments");
+        return NULL;
+    }
+    if (least_of(arguments, &limit) < 0)
+        return NULL;
+    Py_ssize_t number = PyLong_AsSsize_t(arguments[3]);
+    if (number < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "a number below 0");
+        return NULL;
+    }
+    const double *cost = PyArray_DATA((PyArrayObject *)arguments[0]);
+    const npy_intp width = PyArray_DIM((PyArrayObject *)arguments[0], 0);
+    for (npy_intp slot = 0; slot < width; slot++)
+        if (cost[slot] <= limit && number-- == 0)
+            return PyLong_FromSsize_t(slot);
+    PyErr_SetString(PyExc_IndexError, "fewer slots are tied");
+    return NULL;
 }
 
 static PyMethodDef methods[] = {
     {"weigh", (PyCFunction)(void (*)(void))weigh, METH_FASTCALL, weigh_doc},
     {"lowest", (PyCFunction)(void (*)(void))lowest, METH_FASTCALL, lowest_doc},
+    {"tied", (PyCFunction)(void (*)(void))tied, METH_FASTCALL, tied_doc},
     {NULL, NULL, 0, NULL},
 };
 

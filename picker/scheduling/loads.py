@@ -8,7 +8,7 @@ all of them when the snapshot is another.
 Invariant (`check()`): after `current(snapshot)` every row is what a rebuild would make of it.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +21,20 @@ from picker.scheduling.rates import Rates
 Table = npt.NDArray[np.float64]
 """Shape `(ROWS, width)`, C order."""
 
-ROWS = 7
-(
-    REQUESTS,  # of ours in flight
-    CONTEXT_TOKENS,  # of those that decode, ours or as reported, whichever is more
-    BACKLOG_TOKENS,  # what of ours is to be prefilled before a new request
-    FOREIGN,  # requests of others that wait
-    ONES,
-    OVER_TOKENS,  # KV cache in use, less its capacity: below 0 there is room
-    SLOWNESS,  # how many times as long everything takes there
-) = range(ROWS)
+REQUESTS: Final = 0
+"""Of ours in flight."""
+CONTEXT_TOKENS: Final = 1
+"""Of those that decode, ours or as reported, whichever is more."""
+BACKLOG_TOKENS: Final = 2
+"""What of ours is to be prefilled before a new request."""
+FOREIGN: Final = 3
+"""Requests of others that wait."""
+ONES: Final = 4
+OVER_TOKENS: Final = 5
+"""KV cache in use, less its capacity: below 0 there is room."""
+SLOWNESS: Final = 6
+"""How many times as long everything takes there."""
+ROWS: Final = 7
 
 
 class Bounds(NamedTuple):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from picker.config import Routing
-from picker.decision import Usage
+from picker.outcomes import Usage
 
 _STEP = 0.05
 """Weight of a new sample."""

@@ -11,27 +11,27 @@ equal endpoints, do not herd. One draw decides on exploration, wherever two or m
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
 from picker.config import Config, Weights
-from picker.decision import Reason
+from picker.outcomes import Reason
 from picker.pool.backoff import Rng
 from picker.pool.snapshot import Column, Mask, bits_to_slots, mask_to_bits
 from picker.prefix.blocks import BLOCK_BYTES
-from picker.prefix.index import Match, Shared
+from picker.prefix.nodes import Match, Shared
 from picker.scheduling import fused, normalized
 from picker.scheduling.columns import FEW, Columns
+from picker.scheduling.fused import least, tied_up_to
 from picker.scheduling.scorers import OPTIONAL_SCORERS, SCORERS
 
-TIE_SECONDS = 1e-3
-TIE_RATIO = 0.02
-PARTIAL_SHARE = 0.8
+PARTIAL_SHARE: Final = 0.8
 """Without a holder above the threshold, those with this share of the longest match count as hot."""
-PARTIAL_TOKENS_MIN = 256
+PARTIAL_TOKENS_MIN: Final = 256
 """Below this a partial match is not worth keeping together."""
 
-_INFINITY = float("inf")
+_INFINITY: Final = float("inf")
 
 
 class Choice:
@@ -114,7 +114,7 @@ def choose(
         cost[~among] = _INFINITY
     if holder is not None and cost.item(holder) < _INFINITY:
         return Choice(holder, Reason.STICKY, cost)
-    best = _least(cost, rng)
+    best = least(cost, rng)
     slot, reason = best, Reason.LOAD
     if hot:
         home = _least_of(cost, hot, rng)
@@ -131,7 +131,7 @@ def choose(
     if standing > 1 and rng.random() < config.epsilon:
         here = cost.item(slot)
         cost[slot] = _INFINITY
-        other = _least(cost, rng)
+        other = least(cost, rng)
         regret = cost.item(other) - here
         cost[slot] = here
         if regret <= config.routing.explore_regret_seconds:
@@ -159,23 +159,11 @@ def ranked(choice: Choice, count: int) -> list[int]:
     return [choice.slot, *rest[: count - 1]]
 
 
-def _least(cost: Column, rng: Rng) -> int:
-    slot, tied = fused.least(cost, TIE_SECONDS, TIE_RATIO)
-    if tied <= 1:
-        return slot
-    among = (cost <= _tied_up_to(cost.item(slot))).nonzero()[0]
-    return int(among.item(int(rng.random() * len(among))))
-
-
-def _tied_up_to(least: float) -> float:
-    return fused.tied_up_to(least, TIE_SECONDS, TIE_RATIO)
-
-
 def _least_of(cost: Column, bits: int, rng: Rng) -> int | None:
     """The least among the slots of a bitmask; `None` if none of them stands."""
     if bits.bit_count() > FEW:
         held = bits_to_slots(bits, len(cost))
-        slot = held.item(_least(cost[held], rng))
+        slot = held.item(least(cost[held], rng))
         return slot if cost.item(slot) < _INFINITY else None
     if not bits & (bits - 1):  # a session's one home
         slot = bits.bit_length() - 1
@@ -188,9 +176,9 @@ def _least_of(cost: Column, bits: int, rng: Rng) -> int | None:
         slot = low.bit_length() - 1
         slots.append(slot)
         costs.append(cost.item(slot))
-    least = min(costs)
-    if least == _INFINITY:
+    cheapest = min(costs)
+    if cheapest == _INFINITY:
         return None
-    limit = _tied_up_to(least)
+    limit = tied_up_to(cheapest)
     tied = [slot for slot, value in zip(slots, costs, strict=True) if value <= limit]
     return tied[0] if len(tied) == 1 else tied[int(rng.random() * len(tied))]

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from picker.pool.endpoint import split_address
+from picker.pool.specs import split_address
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"

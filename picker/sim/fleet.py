@@ -15,7 +15,7 @@ from random import Random
 
 import msgspec
 
-from picker.decision import Usage
+from picker.outcomes import Usage
 from picker.sim.engine import EngineRequest, Kind, ModelServer
 from picker.sim.policies.policy import Gauges, Policy, Ticket
 from picker.sim.pooled_lru import PooledLru

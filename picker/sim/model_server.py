@@ -23,7 +23,7 @@ from itertools import count
 import msgspec
 from aiohttp import web
 
-from picker.pool.endpoint import join_address
+from picker.pool.specs import join_address
 from picker.sim import vllm_answers
 from picker.sim.profiles import DEFAULT_PROFILE, PROFILES, Profile
 from picker.sim.real_time import RealTimeEngine, Ticket

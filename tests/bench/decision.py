@@ -15,7 +15,7 @@ from picker.api import find_api, read_body
 from picker.api.request import InferenceRequest
 from picker.config import Config
 from picker.director import Director
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.pool.specs import EndpointSpec, EngineSample
 from picker.prefix.index import PrefixIndex
 
 SIZES = {"2 KB": 2_000, "32 KB": 32_000, "400 KB": 400_000}

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import hpack
 
 from picker.config import Config
-from picker.decision import Explanation, Finished, Picked, Reason
+from picker.decision import Finished, Picked
 from picker.edge.decisions import DecisionRing
 from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
 from picker.edge.h2.connection import Connection
@@ -34,6 +34,7 @@ from picker.edge.malloc import tune_malloc
 from picker.edge.telemetry import Telemetry
 from picker.edge.transport import Call
 from picker.generated import ext_proc_pb2 as pb
+from picker.outcomes import Explanation, Reason
 from tests.bench.decision import SIZES, chat_body, director_of
 from tests.bench.raw_exchange import header_message
 from tests.bench.report import Row

@@ -21,7 +21,7 @@ from picker.decision import Finished
 from picker.director import Director
 from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
 from picker.edge.transport import GrpcStatus
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.pool.specs import EndpointSpec, EngineSample
 from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
 from tests.envoy.clients import request
 from tests.envoy.picker_process import PickerProcess, wait_until

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from picker.pool.datastore import Datastore
-from picker.pool.endpoint import EndpointSpec, EngineSample
 from picker.pool.inflight import InflightLedger
 from picker.pool.labels import parse_selector
+from picker.pool.specs import EndpointSpec, EngineSample
 from picker.scheduling.filters import FILTERS
 from picker.scheduling.filters.query import Query
 

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from picker.config import Config, Routing, Weights
-from picker.prefix.index import NO_MATCH, Match
+from picker.prefix.nodes import NO_MATCH, Match
 from picker.scheduling import loads, normalized, scorers
 from picker.scheduling.columns import Columns, Shares, holdings
 from picker.scheduling.loads import Bounds
@@ -66,11 +65,11 @@ def columns(
 def frozen(given: Columns) -> dict[str, bytes]:
     """Every column's bytes, and the columns made read-only: who writes raises."""
     held = {}
-    for field in msgspec.structs.fields(Columns):
-        value = getattr(given, field.name)
+    for name in dir(given):
+        value = None if name.startswith("_") else getattr(given, name)
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
-            held[field.name] = value.tobytes()
+            held[name] = value.tobytes()
     return held
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from picker.pool.endpoint import join_address, split_address
+from picker.pool.specs import join_address, split_address
 from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
 from picker.sim.model_server import Faults, SimulatedServer
 from tests.envoy.picker_process import PickerProcess

@@ -16,7 +16,7 @@ from picker.edge.kubernetes import KubernetesSource, PoolTarget, SelectorTarget
 from picker.edge.kubernetes_api import KubernetesApi
 from picker.edge.kubernetes_credentials import Credentials
 from picker.pool.backoff import Backoff
-from picker.pool.endpoint import EndpointSpec
+from picker.pool.specs import EndpointSpec
 from picker.pool.watch_messages import Timing
 
 QUICK = Timing(

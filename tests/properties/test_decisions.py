@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from picker.api.request import InferenceRequest
 from picker.config import Config, Routing, Weights
-from picker.decision import Picked, Unavailable, Usage
+from picker.decision import Picked
 from picker.director import Director
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.outcomes import Unavailable, Usage
+from picker.pool.specs import EndpointSpec, EngineSample
 
 BLOCK = 1024
 _PARTS = [Random(number).randbytes(6 * BLOCK) for number in range(4)]

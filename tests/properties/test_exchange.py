@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from picker.config import Config, Ejection, Limits
-from picker.decision import Finished, Outcome
+from picker.decision import Finished
 from picker.director import Director
 from picker.edge.ext_proc import BoundPolicy
 from picker.extproc import events, replies
 from picker.extproc.events import BodyMode
 from picker.extproc.exchange import Exchange, Phase
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.outcomes import Outcome
+from picker.pool.specs import EndpointSpec, EngineSample
 
 FD = BodyMode.FULL_DUPLEX_STREAMED
 STREAMS = 4

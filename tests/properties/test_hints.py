@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from picker.config import load
-from picker.decision import Outcome
 from picker.director import Director
 from picker.edge.ext_proc import BoundPolicy
 from picker.extproc import events, replies
 from picker.extproc.events import BodyMode
 from picker.extproc.exchange import Exchange
-from picker.pool.endpoint import EndpointSpec
+from picker.outcomes import Outcome
+from picker.pool.specs import EndpointSpec
 
 CONFIG = load(
     "epsilon: 0\nendpoint_labels: {header: x-labels}\n"

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from picker.prefix.index import PrefixIndex, Recorded
+from picker.prefix.index import PrefixIndex
+from picker.prefix.nodes import Recorded
 
 SLOTS = 3
 

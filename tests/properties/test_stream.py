@@ -10,7 +10,7 @@ from picker.director import Director
 from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
 from picker.edge.transport import GrpcStatus
 from picker.generated import ext_proc_pb2 as pb
-from picker.pool.endpoint import EndpointSpec
+from picker.pool.specs import EndpointSpec
 
 
 class Call:
@@ -86,7 +86,7 @@ def damaged(data: bytes, rng: Random) -> bytes:
     st.floats(0, 1),
     st.booleans(),
 )
-def test_whatever_arrives_one_stream_ends_cleanly(seed, mode, response_mode, order, damage, half_close):  # noqa: PLR0917
+def test_whatever_arrives_one_stream_ends_cleanly(seed, mode, response_mode, order, damage, half_close):
     rng = Random(seed)
     director = Director(Config())
     director.replace_endpoints(EndpointSpec(address=f"10.0.0.{n}:80", uid=str(n), name=str(n)) for n in range(3))

@@ -13,9 +13,11 @@ import pytest
 
 from picker.api.request import InferenceRequest
 from picker.config import Config, Routing
-from picker.decision import Picked, Shed, Unavailable, Usage
+from picker.decision import Picked
 from picker.director import Booking, Director
-from picker.pool.endpoint import Endpoint, EndpointSpec, EngineSample
+from picker.outcomes import Shed, Unavailable, Usage
+from picker.pool.endpoint import Endpoint
+from picker.pool.specs import EndpointSpec, EngineSample
 
 STEPS = 1500
 SLOTS = 6

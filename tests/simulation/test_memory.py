@@ -12,7 +12,7 @@ from picker.director import Director
 from picker.edge.decisions import DecisionRing
 from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
 from picker.generated import ext_proc_pb2 as pb
-from picker.pool.endpoint import EndpointSpec
+from picker.pool.specs import EndpointSpec
 
 STREAMS = 10_000
 CUTS = 6

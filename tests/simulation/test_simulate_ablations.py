@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from picker.config import Config
-from picker.decision import Usage
+from picker.outcomes import Usage
 from picker.scheduling.loads import BACKLOG_TOKENS, CONTEXT_TOKENS, REQUESTS
 from picker.sim.block_cache import BlockCache
 from picker.sim.contest import FIGURES, OURS, Cell, Score, change

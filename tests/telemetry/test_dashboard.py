@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from picker.decision import Finished, Outcome, Reason, Usage
+from picker.decision import Finished
 from picker.edge.metrics_server import MetricsServer
 from picker.edge.telemetry import Telemetry
 from picker.edge.telemetry_view import EndpointRow, PoolView
+from picker.outcomes import Outcome, Reason, Usage
 from tests.telemetry.prometheus import RunningPrometheus, running
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

@@ -7,9 +7,10 @@ import pytest
 
 from picker.api.request import InferenceRequest
 from picker.config import Config, Ejection, Routing
-from picker.decision import Picked, Reason, Shed, Unavailable, Usage
+from picker.decision import Picked
 from picker.director import Director
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.outcomes import Reason, Shed, Unavailable, Usage
+from picker.pool.specs import EndpointSpec, EngineSample
 
 NOW = 100.0
 KIB = 1024

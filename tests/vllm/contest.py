@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from picker.decision import Reason
+from picker.outcomes import Reason
 from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
 from picker.sim.load_client import LoadClient
 from picker.sim.prompts import Session

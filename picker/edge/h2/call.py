@@ -4,7 +4,7 @@ What only some calls need (an unfinished message, answers that wait for a window
 and is there only while it is needed, so that a held stream costs a few hundred bytes.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from picker.edge.h2 import frames, responses
 from picker.edge.h2.frames import DATA_MESSAGE, MESSAGE
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from picker.edge.h2.connection import Connection
     from picker.edge.h2.messages import PartialMessage
 
-_RESPONSE_PREFIX = frames.frame(frames.HEADERS, frames.END_HEADERS, 0, responses.RESPONSE_HEADERS)[:5]
-_OK_TRAILERS = responses.trailers(GrpcStatus.OK)
+_RESPONSE_PREFIX: Final = frames.frame(frames.HEADERS, frames.END_HEADERS, 0, responses.RESPONSE_HEADERS)[:5]
+_OK_TRAILERS: Final = responses.trailers(GrpcStatus.OK)
 
 
 class H2Call:

@@ -56,18 +56,18 @@ HEADER_TABLE_DEFAULT_BYTES: Final = 4_096
 STREAM_ID_MASK: Final = 0x7FFFFFFF
 FRAME_HEADER_BYTES: Final = 9
 
-HEADER = Struct(">HBBBL")
+HEADER: Final = Struct(">HBBBL")
 """A frame header: length (high 16 bits, low 8 bits), type, flags, stream id (mask its top bit)."""
 
-MESSAGE = Struct(">BL")
+MESSAGE: Final = Struct(">BL")
 """A gRPC length-prefixed message's prefix: compressed flag, length."""
 
-DATA_MESSAGE = Struct(">HBBBLBL")
+DATA_MESSAGE: Final = Struct(">HBBBLBL")
 """A DATA frame's header and a message's prefix, for a message that fits one frame."""
 
-_LONG = Struct(">L")
-_GOAWAY = Struct(">LL")
-_SETTING = Struct(">HL")
+_LONG: Final = Struct(">L")
+_GOAWAY: Final = Struct(">LL")
+_SETTING: Final = Struct(">HL")
 
 
 class ConnectionFault(Exception):

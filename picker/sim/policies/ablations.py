@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 import numpy as np
 
-from picker.decision import Usage
 from picker.director import Director
+from picker.outcomes import Usage
 from picker.pool.inflight import InflightLedger
 from picker.pool.snapshot import Column, Snapshot
-from picker.prefix.index import Match, PrefixIndex
+from picker.prefix.index import PrefixIndex
+from picker.prefix.nodes import Match
 from picker.scheduling.loads import BACKLOG_TOKENS, CONTEXT_TOKENS, FOREIGN, REQUESTS, Bounds, Loads, Table
 from picker.scheduling.rates import Rates
 from picker.sim.policies.picker import PickerPolicy

@@ -11,7 +11,7 @@ queued included) x (batch size there), no parameters. Where a product is 0 ties 
 factor. The paper takes both from the engines; here they are the router's own and current.
 """
 
-from picker.decision import Usage
+from picker.outcomes import Usage
 from picker.sim.block_cache import BlockCache, Run
 from picker.sim.policies.peer import Peer
 from picker.sim.policies.policy import Setting, Ticket

@@ -19,7 +19,7 @@ counts for each server the blocks it has; the root of a chain is the first to be
 from array import array
 from collections import OrderedDict
 
-from picker.decision import Usage
+from picker.outcomes import Usage
 from picker.sim.block_cache import BlockCache
 from picker.sim.policies.peer import Peer
 from picker.sim.policies.policy import Gauges, Setting, Ticket

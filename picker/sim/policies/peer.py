@@ -1,6 +1,6 @@
 """What peers have in common: who is there, what was last scraped, how many requests are in flight."""
 
-from picker.decision import Usage
+from picker.outcomes import Usage
 from picker.sim.block_cache import BlockCache
 from picker.sim.policies.policy import Gauges, Setting, Ticket
 from picker.sim.scripts import SimRequest

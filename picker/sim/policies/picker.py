@@ -6,9 +6,10 @@ that are not streamed send headers and body together, at the end.
 
 from picker.api.request import InferenceRequest
 from picker.config import Config
-from picker.decision import Picked, Usage
+from picker.decision import Picked
 from picker.director import Director
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.outcomes import Usage
+from picker.pool.specs import EndpointSpec, EngineSample
 from picker.sim.block_cache import BlockCache
 from picker.sim.policies.policy import Gauges, Setting, Ticket
 from picker.sim.profiles import BLOCK_TOKENS

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from picker.config import Config
-from picker.decision import Usage
+from picker.outcomes import Usage
 from picker.sim.block_cache import BlockCache
 from picker.sim.scripts import SimRequest
 

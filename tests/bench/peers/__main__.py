@@ -16,7 +16,7 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from picker.pool.endpoint import split_address
+from picker.pool.specs import split_address
 from picker.sim.children import ChildError
 from picker.sim.envoy import EnvoyError, envoy_binary
 from tests.bench.peers import contestants, report, workload

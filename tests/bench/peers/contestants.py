@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from picker.pool.endpoint import split_address
+from picker.pool.specs import split_address
 from picker.sim.envoy import Balancing
 from tests.bench.peers.adapters import envoys, sglang_router, smg, vllm_router
 from tests.bench.peers.adapters.contract import Contestant

@@ -261,7 +261,7 @@ def test_reasoning_that_is_sent_back_counts_by_both_its_names(read, field):
     ],
 )
 @pytest.mark.parametrize("space", [",", " , " + " " * 100])
-def test_a_list_of_prompts_is_the_chain_of_the_first_and_the_load_of_all(read, prompt, first, total, exact, space):  # noqa: PLR0917
+def test_a_list_of_prompts_is_the_chain_of_the_first_and_the_load_of_all(read, prompt, first, total, exact, space):
     body = json.dumps({"prompt": prompt}, separators=(space, ":")).replace("[", "[" + " " * 99).encode()
     request = read(COMPLETIONS, body)
     assert (request.prompt_bytes, request.exact_tokens) == (total, exact)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from picker.api.sse import event_data
 from picker.api.usage import HEAD_BYTES_MAX, TAIL_BYTES_MAX, UsageReader
-from picker.decision import Usage
+from picker.outcomes import Usage
 
 
 def usage(body: bytes, cuts: tuple[int, ...] | list[int] = (), *, sse: bool) -> Usage | None:

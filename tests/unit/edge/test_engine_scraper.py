@@ -16,7 +16,7 @@ import uvloop
 from picker.config import EngineMetrics
 from picker.edge.engine_scraper import EngineScraper
 from picker.edge.tls import self_signed, server_context
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.pool.specs import EndpointSpec, EngineSample
 from tests.unit.edge.loopback import LoopbackServer, Script, answer
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "engines"

@@ -5,7 +5,7 @@ import pytest
 from picker.config import EngineMetrics
 from picker.edge.engine_target import targets
 from picker.engines import ENGINES
-from picker.pool.endpoint import EndpointSpec
+from picker.pool.specs import EndpointSpec
 
 
 def spec(address: str = "10.0.0.1:8000", metrics_url: str | None = None) -> EndpointSpec:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from picker.edge.gpu_source import STALE_INTERVALS, GpuSource, check_template, url_for
-from picker.pool.endpoint import EndpointSpec
+from picker.pool.specs import EndpointSpec
 from tests.unit.edge.loopback import LoopbackServer, answer
 
 PAGE = answer((Path(__file__).parents[2] / "fixtures" / "engines" / "dcgm-exporter.txt").read_bytes())

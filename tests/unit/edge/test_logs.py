@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from picker.decision import Finished, Outcome, Reason
+from picker.decision import Finished
 from picker.edge import logs
+from picker.outcomes import Outcome, Reason
 
 
 @pytest.fixture(autouse=True)

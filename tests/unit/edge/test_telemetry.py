@@ -7,9 +7,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from picker.decision import Finished, Outcome, Reason, Usage
+from picker.decision import Finished
 from picker.edge.telemetry import ATTEMPTS_MAX, Telemetry
 from picker.edge.telemetry_view import EndpointRow, PoolView, QueueRow
+from picker.outcomes import Outcome, Reason, Usage
 
 ROWS = (
     EndpointRow(

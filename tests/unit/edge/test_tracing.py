@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from picker.config import Config, ConfigError, Tracing, load
-from picker.decision import Finished, Outcome, Reason, Usage
+from picker.decision import Finished
 from picker.edge.tracing import Tracer, attributes
+from picker.outcomes import Outcome, Reason, Usage
 from tests.otlp_collector import Collector, said
 
 SAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -9,7 +9,7 @@ from picker.decision import Finished, Picked
 from picker.director import Director
 from picker.edge.ext_proc import BoundPolicy
 from picker.extproc.exchange import Exchange
-from picker.pool.endpoint import EndpointSpec
+from picker.pool.specs import EndpointSpec
 
 
 class World:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from picker.config import load
-from picker.decision import Outcome, Reason
 from picker.extproc import events, replies
 from picker.extproc.events import BodyMode
+from picker.outcomes import Outcome, Reason
 
 FD = BodyMode.FULL_DUPLEX_STREAMED
 RECORDED = Path(__file__).parents[2] / "fixtures" / "exchanges" / "vllm-0.32"
@@ -158,7 +158,7 @@ def test_no_explanation_by_default_nor_for_what_was_never_routed(make_world):
 
 
 def test_a_name_that_no_header_can_hold_is_made_printable(make_world):
-    from picker.decision import EndpointView, Explanation
+    from picker.outcomes import EndpointView, Explanation
     from picker.scheduling.explanation import header_text
 
     view = EndpointView("10.0.0.1:80", "p\u00f6d\r\nset-cookie: x", 0.5, {"prefix": 1.0}, 1.0, True, "")

@@ -6,8 +6,8 @@ import pytest
 from picker.config import Saturation
 from picker.flowcontrol import objectives, saturation
 from picker.pool.datastore import Datastore
-from picker.pool.endpoint import EndpointSpec, EngineSample
 from picker.pool.inflight import InflightLedger
+from picker.pool.specs import EndpointSpec, EngineSample
 
 LIMITS = Saturation()
 

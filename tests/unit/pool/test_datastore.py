@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from picker.pool.datastore import Datastore
-from picker.pool.endpoint import EndpointSpec, EngineSample
 from picker.pool.inflight import InflightLedger
 from picker.pool.snapshot import bits_to_mask, mask_to_bits
+from picker.pool.specs import EndpointSpec, EngineSample
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
-from picker.pool.endpoint import Endpoint, EndpointSpec
+from picker.pool.endpoint import Endpoint
 from picker.pool.inflight import InflightLedger
+from picker.pool.specs import EndpointSpec
 
 
 @pytest.fixture

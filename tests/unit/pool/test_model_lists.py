@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from picker.pool.datastore import Datastore
-from picker.pool.endpoint import EndpointSpec, EngineSample
 from picker.pool.inflight import InflightLedger
+from picker.pool.specs import EndpointSpec, EngineSample
 
 NAMES = ("base", "sql", "math")
 

@@ -4,7 +4,8 @@ from array import array
 
 import pytest
 
-from picker.prefix.index import Match, PrefixIndex
+from picker.prefix.index import PrefixIndex
+from picker.prefix.nodes import Match
 
 
 def run(*hashes: int) -> "array[int]":

@@ -12,7 +12,7 @@ from picker.config import Config, Weights
 from picker.director import Director
 from picker.engines import read
 from picker.engines.vllm import VLLM
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.pool.specs import EndpointSpec, EngineSample
 from tests.unit.scheduling.recordings import METRICS_BUSY, METRICS_IDLE, MODELS
 
 SQL = frozenset({"sql"})

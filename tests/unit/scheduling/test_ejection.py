@@ -3,8 +3,9 @@
 import pytest
 
 from picker.config import Ejection
-from picker.pool.endpoint import Endpoint, EndpointSpec
+from picker.pool.endpoint import Endpoint
 from picker.pool.inflight import Charge
+from picker.pool.specs import EndpointSpec
 from picker.scheduling.ejection import EjectionBook
 
 LIMITS = Ejection()

@@ -7,10 +7,11 @@ import pytest
 from picker.api.hints import Hints
 from picker.api.request import InferenceRequest
 from picker.config import Config, EndpointLabels, load
-from picker.decision import Picked, Unavailable
+from picker.decision import Picked
 from picker.director import Director
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.outcomes import Unavailable
 from picker.pool.labels import parse_selector
+from picker.pool.specs import EndpointSpec, EngineSample
 from picker.scheduling.filters.labels import SELECTORS_MAX
 
 ROLE = "llm-d.ai/role"

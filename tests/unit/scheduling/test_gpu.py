@@ -8,7 +8,7 @@ import pytest
 from picker.api.request import InferenceRequest
 from picker.config import Config, Routing, Weights
 from picker.director import Director
-from picker.pool.endpoint import EndpointSpec, EngineSample
+from picker.pool.specs import EndpointSpec, EngineSample
 
 R, S, C, E = 10_000.0, 5e-5, 5.6e-8, 250.0
 

@@ -9,9 +9,9 @@ import pytest
 
 from picker.api.request import InferenceRequest
 from picker.config import Config, Routing
-from picker.decision import Usage
 from picker.director import Director
-from picker.pool.endpoint import EndpointSpec
+from picker.outcomes import Usage
+from picker.pool.specs import EndpointSpec
 from picker.scheduling.rates import Rates
 
 

@@ -10,8 +10,8 @@ from picker.api.request import InferenceRequest
 from picker.config import Config, Routing, Weights
 from picker.decision import Picked
 from picker.director import Director
-from picker.pool.endpoint import EndpointSpec, EngineSample
 from picker.pool.inflight import Charge
+from picker.pool.specs import EndpointSpec, EngineSample
 from picker.prefix.blocks import block_hashes, chain_seed
 from tests.unit.scheduling.oracle import One, Rule
 

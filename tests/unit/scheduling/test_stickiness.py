@@ -7,9 +7,10 @@ import pytest
 from picker.api.hints import NO_HINTS, Hints, digest
 from picker.api.request import InferenceRequest
 from picker.config import Config, Limits, SessionAffinity
-from picker.decision import Reason
 from picker.director import Director
-from picker.pool.endpoint import Endpoint, EndpointSpec
+from picker.outcomes import Reason
+from picker.pool.endpoint import Endpoint
+from picker.pool.specs import EndpointSpec
 from picker.scheduling.stickiness import Holders
 
 ANN, BOB = Hints(session=digest("header", "ann")), Hints(session=digest("header", "bob"))

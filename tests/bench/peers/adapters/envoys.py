@@ -10,7 +10,7 @@ from importlib import metadata
 
 import psutil
 
-from picker.pool.endpoint import split_address
+from picker.pool.specs import split_address
 from picker.sim.children import Child, ChildError
 from picker.sim.envoy import Balancing, EnvoyConfig, EnvoyError, EnvoyProcess
 from tests.bench.peers.adapters.contract import Contestant, Running, Start, StartError
