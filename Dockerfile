@@ -6,15 +6,18 @@
 #
 #   docker build -t inference-picker:0.1.0 .
 
-ARG PYTHON=3.11.14-slim-bookworm
+ARG PYTHON=3.11.14
 
-FROM python:${PYTHON} AS build
+# The full image has a C compiler: what is shipped is the compiled build. COMPILED=0 ships pure Python.
+FROM python:${PYTHON}-bookworm AS build
+ARG COMPILED=1
 ENV SOURCE=/src BUILD=/opt/build PICKER=/opt/picker PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 # The packages change less often than the code: a layer of their own.
 COPY requirements.lock pyproject.toml ./
-COPY deploy/image/locked.py deploy/image/locked.py
-RUN python deploy/image/locked.py requirements.lock --root hatchling > build.lock \
+COPY deploy/image deploy/image
+RUN python deploy/image/locked.py requirements.lock --project pyproject.toml \
+      --root hatchling --root mypy --root setuptools --root types-protobuf --root types-pyyaml > build.lock \
  && python deploy/image/locked.py requirements.lock --project pyproject.toml --extra tracing > run.lock
 RUN python -m venv "$BUILD" \
  && "$BUILD/bin/pip" install --quiet --require-hashes --requirement build.lock
@@ -23,10 +26,10 @@ RUN python -m venv --without-pip "$PICKER" \
  && "$BUILD/bin/pip" --python "$PICKER/bin/python" install --quiet --only-binary :all: --require-hashes --requirement run.lock
 COPY README.md README.md
 COPY picker picker
-RUN "$BUILD/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . \
+RUN PICKER_COMPILED="$COMPILED" "$BUILD/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . \
  && "$BUILD/bin/pip" --python "$PICKER/bin/python" install --quiet --no-deps --no-index dist/*.whl
 
-FROM python:${PYTHON}
+FROM python:${PYTHON}-slim-bookworm
 # HOME: the user has no entry in /etc/passwd. No bytecode is written: the root filesystem is read-only in the chart.
 ENV HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 COPY --from=build /opt/picker /opt/picker

@@ -2,7 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test test-vllm check contest bench bench-peers soak proto lock clean
+.PHONY: venv demo test compiled test-compiled test-vllm check contest bench bench-peers soak proto lock clean
+
+# What of the tests runs the modules that are compiled.
+COMPILED_TESTS := $(addprefix tests/,unit properties contracts conformance envoy soak simulation/test_director_faults.py)
 
 venv: .venv/.done
 
@@ -21,6 +24,18 @@ demo: venv
 # Everything the project can prove on this machine.
 test: venv check
 	$(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory test-compiled
+
+# The same sources through mypyc, in build/compiled (needs a C compiler; about a minute).
+compiled: venv
+	$(BIN)/python deploy/image/compiled.py build/compiled
+
+# The compiled build passes the same tests.
+test-compiled: venv
+	@if command -v cc >/dev/null; then \
+	  $(BIN)/python deploy/image/compiled.py build/compiled && cd build/compiled \
+	    && PICKER_COMPILED=1 PYTHONPATH="$$PWD" ../../$(BIN)/python -m pytest $(COMPILED_TESTS); \
+	else echo "no C compiler (cc): the compiled build is not tested here"; fi
 
 # Two real vLLM servers on the CPU behind Envoy and the picker; installs 5.6 GiB into .venv-vllm, once.
 test-vllm: venv

@@ -1,7 +1,7 @@
 """The compiled build: the picker's hot path through mypyc, from the same sources.
 
     PICKER_COMPILED=1 pip wheel .                       # a wheel for this platform (the Dockerfile does so)
-    python deploy/image/compiled.py build/compiled      # a copy of the tree, compiled in place: what `make compiled` does
+    python deploy/image/compiled.py build/compiled      # a copy of the tree, compiled in place (`make compiled`)
 
 Without PICKER_COMPILED nothing is compiled and the wheel is pure Python: a C compiler is never needed.
 Behaviour is the same but for speed; `make test` runs the tests of both.
@@ -81,17 +81,21 @@ setup(name="compiled", packages=[], script_args=["--quiet", "build_ext", "--inpl
 """
 
 
-def compile_in_place(root: Path) -> list[Path]:
-    """Compile `root/picker`; returns the extension modules. Raises `RuntimeError` with what mypyc or the compiler said."""
-    sources = sorted(
+def sources(root: Path) -> list[str]:
+    """What is compiled, relative to `root`."""
+    return sorted(
         str(path.relative_to(root))
         for pattern in COMPILED
         for path in root.glob(pattern)
         if path.name != "__init__.py" and not any(path.match(name) for name in INTERPRETED)
     )
+
+
+def compile_in_place(root: Path) -> list[Path]:
+    """Compile `root/picker`; returns the extension modules. Raises `RuntimeError` with what the compilers said."""
     with tempfile.TemporaryDirectory() as temporary:
         environment = {**os.environ, "PYTHONPATH": str(root), "MYPY_CACHE_DIR": temporary}
-        command = [sys.executable, "-c", _SETUP, *sources]
+        command = [sys.executable, "-c", _SETUP, *sources(root)]
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     shutil.rmtree(root / "build", ignore_errors=True)
     if done.returncode:
@@ -101,6 +105,12 @@ def compile_in_place(root: Path) -> list[Path]:
     return sorted(root.rglob("*.so"))
 
 
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """Of the copy: caches, and programs that tests of what is not compiled have installed."""
+    programs = {"bin"} if Path(folder).name in ("deploy", "kube", "telemetry") else set()
+    return {name for name in names if name == "__pycache__" or name.endswith(".so")} | programs
+
+
 def compiled_copy(source: Path, target: Path) -> list[Path]:
     """A copy of the tree with its `picker` compiled."""
     shutil.rmtree(target, ignore_errors=True)
@@ -108,7 +118,7 @@ def compiled_copy(source: Path, target: Path) -> list[Path]:
     for name in COPIED:
         origin = source / name
         if origin.is_dir():
-            shutil.copytree(origin, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+            shutil.copytree(origin, target / name, ignore=_left_out)
         elif origin.exists():
             shutil.copy2(origin, target / name)
     return compile_in_place(target)

@@ -1,0 +1,82 @@
+"""Which build is tested, and what may be compiled: `deploy/image/compiled.py`."""
+
+import ast
+import importlib
+import importlib.util
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from picker.scheduling import fused, loads
+from picker.scheduling.loads import ROWS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COMPILED = os.environ.get("PICKER_COMPILED") == "1"
+
+
+def sources() -> list[str]:
+    spec = importlib.util.spec_from_file_location("compiled", REPOSITORY / "deploy/image/compiled.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    empty = [name for name in (*module.COMPILED, *module.INTERPRETED) if not list(REPOSITORY.glob(name))]
+    assert not empty, f"nothing matches {empty}"
+    found: list[str] = module.sources(REPOSITORY)
+    return found
+
+
+def test_what_runs_is_what_is_tested():
+    for path in sources():
+        module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        assert str(module.__file__).endswith(".so") is COMPILED, (
+            f"{path}: run `make test-compiled` for the compiled build"
+        )
+
+
+def test_no_struct_is_compiled():
+    """Its `frozen` and the inner types of its annotations would be gone."""
+    for path in sources():
+        for node in ast.walk(ast.parse((REPOSITORY / path).read_text())):
+            if isinstance(node, ast.ClassDef):
+                assert "Struct" not in "".join(map(ast.unparse, node.bases)), (
+                    f"{path}: move {node.name} to another module"
+                )
+
+
+@pytest.mark.skipif(not COMPILED, reason="the kernel is of the compiled build")
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"table": np.zeros((ROWS, 3), dtype=np.float32)}, TypeError),
+        ({"table": np.zeros((3, ROWS)).T}, TypeError),
+        ({"table": np.zeros((ROWS - 1, 3))}, ValueError),
+        ({"table": np.zeros((ROWS, 4))}, ValueError),
+        ({"table": None}, TypeError),
+        ({"capacity": [1.0, 1.0, 1.0]}, TypeError),
+        ({"numbers": (1.0,) * 14}, TypeError),
+        ({"numbers": ("1",) * 15}, TypeError),
+        ({"holdings": ()}, TypeError),
+        ({"holdings": [(b"\x01", 1.0)]}, TypeError),
+        ({"holdings": [(1, 1.0, 1.0)]}, TypeError),
+    ],
+)
+def test_the_kernel_refuses_what_it_cannot_read(changed, error):
+    given = {"table": np.ones((ROWS, 3)), "capacity": np.ones(3), "numbers": (1.0,) * 15, "holdings": []} | changed
+    with pytest.raises(error):
+        fused._weigh(given["table"], given["capacity"], given["numbers"], given["holdings"])
+
+
+@pytest.mark.skipif(not COMPILED, reason="the kernel is of the compiled build")
+def test_bits_beyond_the_table_are_nobody():
+    table = np.zeros((ROWS, 3))
+    table[loads.SLOWNESS] = 1.0
+    cost = fused._weigh(table, np.ones(3), (1.0,) * 15, [(b"\xff\xff", 5.0, 0.0)])
+    assert cost.shape == (3,) and np.isfinite(cost).all()
+    assert fused._lowest(cost, 1e-3, 0.02) == (0, 3)
+    assert [fused._tied(cost, 1e-3, 0.02, at) for at in range(3)] == [0, 1, 2]
+    with pytest.raises(IndexError):
+        fused._tied(cost, 1e-3, 0.02, 3)
+    with pytest.raises(ValueError):
+        fused._lowest(np.zeros(0), 1e-3, 0.02)
