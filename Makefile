@@ -42,8 +42,12 @@ test-vllm: venv
 	$(BIN)/python -m tests.vllm $(ARGS)
 
 # Picker CPU a request and added latency beside an Envoy without ext_proc; the decision alone; index memory.
+# Of the compiled build, as the image ships it, beside the interpreted one; without a C compiler of that alone.
 bench: venv
-	$(BIN)/python -m tests.bench
+	@if command -v cc >/dev/null; then \
+	  $(BIN)/python deploy/image/compiled.py build/compiled && cd build/compiled \
+	    && PYTHONPATH="$$PWD" ../../$(BIN)/python -m tests.bench $(ARGS); \
+	else $(BIN)/python -m tests.bench $(ARGS); fi
 
 # Other routers, each in an environment of its own, and the picker: the same requests in turn, some twelve minutes.
 bench-peers: venv

@@ -18,7 +18,7 @@ from rich.console import Console
 from picker.edge.malloc import tune_malloc
 from picker.sim.envoy import EnvoyProcess
 from tests.bench import decision, growth, offline, raw_exchange, resources, through_envoy
-from tests.bench.processes import PickerProcess, free_ports, upstream
+from tests.bench.processes import INTERPRETED, PickerProcess, free_ports, interpreted_json, upstream
 from tests.bench.report import console_table, machine, markdown, part
 
 Parts = Iterator[tuple[str, dict[str, Any]]]
@@ -29,6 +29,9 @@ def decision_parts(options: argparse.Namespace) -> Parts:
         {"endpoints": endpoints, "body": size, "whole us": round(whole, 1), "without parsing us": round(decide, 1)}
         for endpoints, size, whole, decide in decision.decisions()
     ]
+    if INTERPRETED is not None:
+        for row, (*_, whole, decide) in zip(rows, interpreted_json("tests.bench.decision"), strict=True):
+            row |= {"interpreted, whole us": round(whole, 1), "interpreted, without parsing us": round(decide, 1)}
     note = "Parse, hash, match, score, charge, record, release. CPU, the best of seven rounds, in one process."
     yield "decision", part("The decision alone", rows, note)
     if options.quick:
@@ -47,6 +50,12 @@ def decision_parts(options: argparse.Namespace) -> Parts:
 
 def offline_parts(options: argparse.Namespace) -> Parts:
     rows = list(offline.rows(quick=options.quick))
+    if INTERPRETED is not None:
+        count = "800" if options.quick else "2000"
+        rows += [
+            {**row, "": "whole, interpreted"}
+            for row in interpreted_json("tests.bench.offline", "--part", "whole", "--json", "--count", count)
+        ]
     note = (
         "An Envoy's frames straight into a connection, no sockets: CPU of the picker's own code, the best of some "
         "rounds. Each line holds the one above it: framing, then ext_proc with a decision that is always the same, "

@@ -119,4 +119,5 @@ def _weigh(run: int, endpoints: int, blocks_total: int = 500_000) -> tuple[float
 
 
 if __name__ == "__main__":
-    print(json.dumps(_weigh(int(sys.argv[1]), int(sys.argv[2]))))
+    asked = [int(word) for word in sys.argv[1:]]
+    print(json.dumps(_weigh(*asked) if asked else list(decisions())))

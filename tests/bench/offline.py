@@ -14,11 +14,12 @@ percent, and `--profile` or `valgrind --tool=callgrind` show the picker alone.
 import argparse
 import asyncio
 import cProfile
+import json
 import pstats
 import random
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import hpack
@@ -392,10 +393,10 @@ def chunk_us(part: str, *, width: int, rounds: int, count: int) -> float:
     return best * 1e6
 
 
-def rows(*, quick: bool = False) -> Iterator[Row]:
+def rows(*, quick: bool = False, parts: Sequence[str] = PARTS) -> Iterator[Row]:
     """One row a part."""
     rounds, count = (3, 800) if quick else (7, 2_000)
-    for part in PARTS:
+    for part in parts:
         row: Row = {"": part}
         for name, size in (("2 KB us", "2 KB"), ("400 KB us", "400 KB")):
             calls = count if size == "2 KB" else count // 10
@@ -419,9 +420,13 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, default=2_000)
+    parser.add_argument("--json", action="store_true", help="all figures of --part")
     parser.add_argument("--profile", action="store_true", help="where the time goes (cProfile)")
     options = parser.parse_args()
     tune_malloc()
+    if options.json:
+        print(json.dumps(list(rows(quick=options.count < 2_000, parts=[options.part] if options.part else PARTS))))
+        return
     if options.part is None:
         for row in rows():
             print(row)

@@ -104,7 +104,7 @@ def page(results: dict[str, Any], folder: Path) -> str:
     versions = ", ".join(f"{name} {machine[name]}" for name in VERSIONS)
     out = [
         f"Measured on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, Linux "
-        f"{machine['kernel']}, Python {machine['python']}, {versions}. "
+        f"{machine['kernel']}, Python {machine['python']}, the {machine['build']} build, {versions}. "
         f"Its Python takes {machine['loop_ns']} ns for `total += each` in a loop (read the figures against it: most of "
         f"them are Python). "
         f"The machine's load when the run began: {', '.join(map(str, machine['load_before']))} "

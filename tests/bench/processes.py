@@ -16,6 +16,10 @@ from typing import Any, Self
 
 import psutil
 
+TREE = Path(__file__).resolve().parents[2]
+INTERPRETED = TREE.parents[1] if TREE.parts[-2:] == ("build", "compiled") else None
+"""The tree that this one was compiled from (`make compiled`); `None`: this one is interpreted."""
+
 TYPES = "type.googleapis.com/envoy.extensions"
 METRICS_PAGE = Path(__file__).parent.parent / "fixtures/engines/vllm-0.32-idle.txt"
 ANSWER = json.dumps(
@@ -28,9 +32,24 @@ ANSWER = json.dumps(
 )
 
 
-def environment() -> dict[str, str]:
-    """Ours, but modules may be compiled once and kept, as in an installation."""
-    return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+def environment(tree: Path = TREE) -> dict[str, str]:
+    """Ours, with the picker of `tree`; bytecode may be kept, as in an installation."""
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPATH": str(tree)}
+
+
+def interpreted_json(*command: str) -> Any:
+    """What `python -m command` prints in the tree that this one was compiled from."""
+    assert INTERPRETED is not None
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=INTERPRETED,
+        env=environment(INTERPRETED),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
 
 
 def free_ports(count: int) -> list[int]:
@@ -106,11 +125,13 @@ def upstream(ports: list[int]) -> dict[str, Any]:
 class PickerProcess:
     """`picker serve` as users start it. `started_seconds`: from the fork to the line that says its ports."""
 
-    def __init__(self, addresses: list[str], *flags: str) -> None:
+    def __init__(self, addresses: list[str], *flags: str, tree: Path = TREE) -> None:
         command = [sys.executable, "-m", "picker", "serve", "--host", "127.0.0.1", "--endpoints", ",".join(addresses)]
         command += ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--log-level", "error"]
         began = time.perf_counter()
-        self.process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True, env=environment())
+        self.process = subprocess.Popen(
+            [*command, *flags], stdout=subprocess.PIPE, text=True, cwd=tree, env=environment(tree)
+        )
         assert self.process.stdout is not None
         ports = dict(part.split("=") for part in self.process.stdout.readline().split()[1:])
         self.started_seconds = time.perf_counter() - began

@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 from rich.table import Table
 
+import picker.director
+
 Row = dict[str, Any]
 
 
@@ -68,6 +70,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "build": "compiled" if picker.director.__file__.endswith(".so") else "interpreted",
         "loop_ns": round(loop_ns(), 1),
         "load_before": [round(value, 2) for value in psutil.getloadavg()],
         **{

@@ -17,7 +17,15 @@ from typing import NamedTuple
 
 from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess
 from tests.bench.decision import SIZES, chat_body
-from tests.bench.processes import EventStreams, PickerProcess, cpu_seconds, free_ports, upstream
+from tests.bench.processes import (
+    INTERPRETED,
+    TREE,
+    EventStreams,
+    PickerProcess,
+    cpu_seconds,
+    free_ports,
+    upstream,
+)
 from tests.bench.report import Row
 
 ENDPOINTS = 4
@@ -42,12 +50,14 @@ class Variant(NamedTuple):
     tls: bool = False
     endpoints: int = ENDPOINTS
     sizes: Sequence[str] = tuple(SIZES)
+    tree: Path = TREE
 
     @property
     def name(self) -> str:
         answers = "left alone" if self.response == BodyMode.NONE else "echoed"
         extra = ", TLS" * self.tls + f", {self.endpoints} endpoints" * (self.endpoints != ENDPOINTS)
-        return f"picker {self.transport}, responses {answers}{extra}"
+        build = ", interpreted" * (self.tree is not TREE)
+        return f"picker {self.transport}{build}, responses {answers}{extra}"
 
 
 def variants(transports: Sequence[str], sizes: Sequence[str]) -> list[Variant]:
@@ -56,6 +66,8 @@ def variants(transports: Sequence[str], sizes: Sequence[str]) -> list[Variant]:
         Variant(transport, response, sizes=sizes) for transport in transports for response in (BodyMode.NONE, DUPLEX)
     ]
     ends = [size for size in sizes if size != "32 KB"]
+    if INTERPRETED is not None:
+        found += [Variant("h2", response, sizes=sizes, tree=INTERPRETED) for response in (BodyMode.NONE, DUPLEX)]
     found += [Variant(transport, tls=True, sizes=ends) for transport in transports]
     found += [Variant(transport, endpoints=SCRAPED, sizes=ends[:1]) for transport in transports]
     return found
@@ -166,7 +178,7 @@ def cells(*, seconds: float, transports: Sequence[str], sizes: Sequence[str]) ->
                     )
         for variant in variants(transports, sizes):
             flags = [*([] if variant.tls else ["--insecure"]), "--transport", variant.transport]
-            with PickerProcess(addresses[: variant.endpoints], *flags) as picker:
+            with PickerProcess(addresses[: variant.endpoints], *flags, tree=variant.tree) as picker:
                 config = EnvoyConfig(
                     picker_address=picker.address, picker_tls=variant.tls, response_body=variant.response
                 )

@@ -56,7 +56,7 @@ class Stage:
         spared = {"PYTHONPATH": "", "PIP_NO_CACHE_DIR": "0", "PIP_NO_COMPILE": "1"}
         environment = {**os.environ, **moved, **spared}
         done = subprocess.run(
-            ["sh", "-c", shell], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+            ["sh", "-c", shell], cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
         )
         assert done.returncode == 0, f"RUN {command}\n{done.stdout[-1000:]}{done.stderr[-4000:]}"
 
@@ -101,7 +101,7 @@ def build(root: Path) -> Stage:
     return stages[0]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)  # with the compiled build, two minutes here
 def test_the_steps_install_a_picker_that_runs(tmp_path: Path) -> None:
     built = build(tmp_path)
     python = built.inside("/opt/picker/bin/python")
