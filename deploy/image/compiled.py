@@ -72,12 +72,13 @@ import sys
 import numpy
 from mypyc.build import mypycify
 from setuptools import Extension, setup
-kernel = Extension(
-    "picker.scheduling.kernel", ["picker/scheduling/kernel.c"], include_dirs=[numpy.get_include()],
-    extra_compile_args=["-O3", "-g0"],
-)
+options = {"include_dirs": [numpy.get_include()], "extra_compile_args": ["-O3", "-g0"]}
+kernels = [
+    Extension("picker.scheduling.kernel", ["picker/scheduling/kernel.c"], **options),
+    Extension("picker.prefix.chain", ["picker/prefix/chain.c"], optional=True, **options),  # little-endian machines
+]
 modules = mypycify(["--ignore-missing-imports", *sys.argv[1:]], opt_level="3", debug_level="0")
-setup(name="compiled", packages=[], script_args=["--quiet", "build_ext", "--inplace"], ext_modules=[kernel, *modules])
+setup(name="compiled", packages=[], script_args=["--quiet", "build_ext", "--inplace"], ext_modules=[*kernels, *modules])
 """
 
 

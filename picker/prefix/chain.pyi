@@ -1,0 +1,3 @@
+"""Of the compiled build only: see chain.c."""
+
+def links(seed: int, prompt: bytes) -> bytes: ...

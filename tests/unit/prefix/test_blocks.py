@@ -1,0 +1,36 @@
+"""A prompt's chained block hashes, against the xxhash package block by block."""
+
+from random import Random
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from picker.prefix.blocks import BLOCK_BYTES, block_hashes, chain_seed
+
+seeds = st.one_of(st.sampled_from([0, 1, 2**63, 2**64 - 1]), st.integers(0, 2**64 - 1))
+sizes = st.one_of(st.sampled_from([0, 1, 1023, 1024, 1025, 2047, 2048, 3072, 65_536]), st.integers(0, 20 * BLOCK_BYTES))
+
+
+@given(seeds, sizes, st.integers(0, 99))
+def test_each_link_is_xxh3_of_its_block_seeded_with_the_one_before(seed, size, content):
+    prompt = Random(content).randbytes(size)
+    expected, link = [], seed
+    for start in range(0, size - BLOCK_BYTES + 1, BLOCK_BYTES):
+        link = xxhash.xxh3_64(prompt[start : start + BLOCK_BYTES], seed=link).intdigest()
+        expected.append(link)
+    found = block_hashes(seed, prompt)
+    assert found.typecode == "Q" and found.tolist() == expected
+
+
+@pytest.mark.parametrize("fill", [b"\x00", b"\xff", b"a"])
+def test_equal_blocks_in_a_row_have_different_hashes(fill):
+    found = block_hashes(chain_seed("m", None), fill * (50 * BLOCK_BYTES))
+    assert len(set(found)) == 50
+
+
+def test_a_seed_counts_modulo_two_to_the_64_as_in_xxhash():
+    assert block_hashes(-1, bytes(BLOCK_BYTES)) == block_hashes(2**64 - 1, bytes(BLOCK_BYTES))
+    with pytest.raises(TypeError):
+        block_hashes("seed", bytes(BLOCK_BYTES))
