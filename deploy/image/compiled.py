@@ -22,6 +22,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILED = (
+    "picker/api/chat_completions.py",
+    "picker/api/messages_text.py",
     "picker/api/request.py",
     "picker/decision.py",
     "picker/director.py",

@@ -2,24 +2,14 @@
 
 import msgspec
 
-from picker.api.messages_text import NO_RAW, Message, Pieces, Raw, put_messages, put_text
+from picker.api.messages_text import Pieces, put_messages, put_text
 from picker.api.request import InferenceRequest
+from picker.api.shapes import ChatBody
+
+_decode = msgspec.json.Decoder(ChatBody).decode
 
 
-class _Body(msgspec.Struct):
-    messages: list[Message]
-    model: str | None = None
-    tools: Raw = NO_RAW
-    stream: bool | None = None
-    max_tokens: float | None = None
-    max_completion_tokens: float | None = None
-    cache_salt: str | None = None
-
-
-_decode = msgspec.json.Decoder(_Body).decode
-
-
-def parse(body: bytes) -> InferenceRequest:
+def parse(body: bytes | memoryview) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
     fields = _decode(body)
     pieces: Pieces = []

@@ -4,8 +4,9 @@ import re
 
 import msgspec
 
-from picker.api.messages_text import NO_RAW, Pieces, Raw, given, put_text
+from picker.api.messages_text import Pieces, given, put_text
 from picker.api.request import InferenceRequest, medium, token_ids
+from picker.api.shapes import NO_RAW, Raw
 
 _LIST_START = re.compile(rb"\[[ \t\r\n]*(.)", re.DOTALL)
 _NUMBER_STARTS = frozenset(b"%c" % each for each in b"-0123456789")

@@ -3,8 +3,9 @@
 import msgspec
 
 from picker.api.completions import flatten_prompts
-from picker.api.messages_text import NO_RAW, Message, Pieces, Raw, put_messages
+from picker.api.messages_text import Pieces, put_messages
 from picker.api.request import InferenceRequest
+from picker.api.shapes import NO_RAW, Message, Raw
 
 
 class _Body(msgspec.Struct):

@@ -8,8 +8,9 @@ with the model in the path.
 import msgspec
 
 from picker.api.completions import flatten_prompts
-from picker.api.messages_text import NO_RAW, Raw, given
+from picker.api.messages_text import given
 from picker.api.request import InferenceRequest, medium
+from picker.api.shapes import NO_RAW, Raw
 
 
 class _Sampling(msgspec.Struct):

@@ -3,9 +3,6 @@
 Text is taken as the client wrote it, JSON escapes and all: never unescaped, so that a 400 KB
 prompt is skipped over rather than decoded (docs/decisions/0004). The same client writes the same
 text the same way, and that is what prefixes need.
-
-The structs take part in no reference cycle, so the collector need not track them (`gc=False`): a
-body of many tiny parts costs a third.
 """
 
 from typing import Final
@@ -13,58 +10,13 @@ from typing import Final
 import msgspec
 
 from picker.api.request import medium
-
-Raw = msgspec.Raw
-NO_RAW: Final = Raw()
+from picker.api.shapes import Locator, Message, Part, Raw
 
 Pieces = list[bytes | memoryview]
 
 _QUOTE: Final = ord('"')
 _LIST: Final = ord("[")
 _OBJECT: Final = ord("{")
-
-
-class Part(msgspec.Struct, gc=False):
-    """One content part, whatever its type: text counts, media count by digest, the rest as it stands."""
-
-    type: str = ""
-    text: Raw = NO_RAW
-    thinking: Raw = NO_RAW
-    image_url: Raw = NO_RAW
-    input_audio: Raw = NO_RAW
-    audio_url: Raw = NO_RAW
-    video_url: Raw = NO_RAW
-    file: Raw = NO_RAW
-    file_data: Raw = NO_RAW
-    file_id: Raw = NO_RAW
-    file_url: Raw = NO_RAW
-    source: Raw = NO_RAW
-    content: Raw = NO_RAW
-    """Anthropic: what a tool answered (`tool_result`), or what a search found."""
-    input: Raw = NO_RAW
-    """Anthropic: what a tool is asked (`tool_use`)."""
-
-
-class Message(msgspec.Struct, gc=False):
-    """One turn. `content` is a string, a list of parts, or null."""
-
-    role: str = ""
-    content: Raw = NO_RAW
-    tool_calls: Raw = NO_RAW
-    reasoning_content: Raw = NO_RAW
-    reasoning: Raw = NO_RAW
-    """The same in newer engines."""
-
-
-class _Locator(msgspec.Struct, gc=False):
-    """Where a medium lies, as each API writes it; what stands beside it (detail, format) is not the medium."""
-
-    type: str = ""
-    url: Raw = NO_RAW
-    data: Raw = NO_RAW
-    file_data: Raw = NO_RAW
-    file_id: Raw = NO_RAW
-
 
 _TEXTS: Final = ("text", "thinking", "input")
 _MEDIA: Final = (
@@ -80,9 +32,9 @@ _MEDIA: Final = (
 )
 _LOCATIONS: Final = ("url", "data", "file_data", "file_id")
 
-_decode_parts: Final = msgspec.json.Decoder(list[Part | str]).decode
-_decode_part: Final = msgspec.json.Decoder(Part).decode
-_decode_locator: Final = msgspec.json.Decoder(_Locator).decode
+_decode_parts = msgspec.json.Decoder(list[Part | str]).decode
+_decode_part = msgspec.json.Decoder(Part).decode
+_decode_locator = msgspec.json.Decoder(Locator).decode
 
 
 def put_messages(messages: list[Message], pieces: Pieces) -> bool:

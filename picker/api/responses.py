@@ -2,8 +2,9 @@
 
 import msgspec
 
-from picker.api.messages_text import NO_RAW, Message, Pieces, Raw, is_list, put_answer, put_messages, put_text
+from picker.api.messages_text import Pieces, is_list, put_answer, put_messages, put_text
 from picker.api.request import InferenceRequest
+from picker.api.shapes import NO_RAW, Message, Raw
 
 
 class _Item(Message, gc=False):

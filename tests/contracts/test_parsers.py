@@ -46,7 +46,9 @@ def test_a_valid_body_is_understood_in_the_neutral_form(suffix):
 def test_what_it_does_not_know_changes_nothing(suffix):
     plain = read_body(PARSERS[suffix], body(VALID[suffix]))
     extras = {"temperature": 0.5, "metadata": {"deep": [[[{}]]]}, "stop": None, "user": "u", "priority": -5, "n": 2}
-    assert read_body(PARSERS[suffix], body({**extras, **VALID[suffix], "zz": 1})) == plain
+    found = read_body(PARSERS[suffix], body({**extras, **VALID[suffix], "zz": 1}))
+    names = [name for name in dir(plain) if not name.startswith("_")]
+    assert "prompt" in names and all(getattr(found, name) == getattr(plain, name) for name in names)
 
 
 @APIS
