@@ -22,6 +22,7 @@ from picker.edge.telemetry_pool import pool_parts
 from picker.edge.telemetry_series import CappedLabel, Counters, Histogram, family
 from picker.edge.telemetry_view import PoolView
 from picker.outcomes import Outcome
+from picker.scheduling.fused import COMPILED
 from picker.version import __version__
 
 MODELS_MAX: Final = 100
@@ -180,9 +181,8 @@ class Telemetry:
         self._spread()
         view = self._pool_view()
         self._forget_absent(view)
-        yield from family(
-            "picker_build_info", "The picker that runs.", "gauge", [("", f'version="{__version__}"', 1)], openmetrics
-        )
+        build = f'version="{__version__}",build="{"compiled" if COMPILED else "interpreted"}"'
+        yield from family("picker_build_info", "The picker that runs.", "gauge", [("", build, 1)], openmetrics)
         for counters in (
             self._requests,
             self._refusals,

@@ -46,6 +46,9 @@ except ImportError:
 else:
     _weigh, _lowest, _tied = kernel.weigh, kernel.lowest, kernel.tied
 
+COMPILED: Final = _weigh is not None
+"""Whether this is the compiled build."""
+
 # The order of the sums below is that of the rows.
 assert (REQUESTS, CONTEXT_TOKENS, BACKLOG_TOKENS, FOREIGN, ONES) == (0, 1, 2, 3, 4)
 assert (OVER_TOKENS, SLOWNESS, ROWS) == (5, 6, 7)
