@@ -2,6 +2,7 @@
 
     PICKER_COMPILED=1 pip wheel .                       # a wheel for this platform (the Dockerfile does so)
     python deploy/image/compiled.py build/compiled      # a copy of the tree, compiled in place (`make compiled`)
+    python deploy/image/compiled.py --check             # what is missing for it, if anything
 
 Without PICKER_COMPILED nothing is compiled and the wheel is pure Python: a C compiler is never needed.
 Behaviour is the same but for speed; `make test` runs the tests of both.
@@ -15,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,15 @@ setup(name="compiled", packages=[], script_args=["--quiet", "build_ext", "--inpl
 """
 
 
+def missing() -> str | None:
+    """What this machine lacks for a compiled build; `None`: nothing."""
+    if shutil.which("cc") is None:
+        return "no C compiler (cc): install gcc"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        return f"no Python.h for {sys.executable}: install Python's headers (Debian: python3-dev)"
+    return None
+
+
 def sources(root: Path) -> list[str]:
     """What is compiled, relative to `root`."""
     return sorted(
@@ -103,7 +114,7 @@ def compile_in_place(root: Path) -> list[Path]:
     shutil.rmtree(root / "build", ignore_errors=True)
     if done.returncode:
         raise RuntimeError(
-            f"the compiled build failed (a C compiler is needed):\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+            f"the compiled build failed; {missing() or 'mypyc or cc say'}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
         )
     return sorted(root.rglob("*.so"))
 
@@ -145,6 +156,11 @@ class CompiledBuildHook(BuildHookInterface[Any]):
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python compiled.py DIRECTORY")
-    found = compiled_copy(Path(__file__).resolve().parents[2], Path(sys.argv[1]))
+        sys.exit("usage: python compiled.py DIRECTORY | --check")
+    if sys.argv[1] == "--check":
+        sys.exit(missing())
+    try:
+        found = compiled_copy(Path(__file__).resolve().parents[2], Path(sys.argv[1]))
+    except RuntimeError as error:
+        sys.exit(str(error))
     print(f"{len(found)} modules compiled in {sys.argv[1]}")
