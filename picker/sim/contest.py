@@ -30,7 +30,7 @@ from picker import config as configuration
 from picker.config import Config
 from picker.sim.cli_simulate import print_wide, progress_bar
 from picker.sim.policies import POLICIES
-from picker.sim.policies.ablations import ABLATIONS
+from picker.sim.policies.ablations import PARTS
 from picker.sim.profiles import DEFAULT_PROFILE, PROFILES
 from picker.sim.simulate import Knees, Run, simulate
 from picker.sim.sources import Source, Workload, open_file
@@ -325,7 +325,7 @@ def main() -> int:
     parser.add_argument("--peers", default=",".join(PEERS), help="default: all")
     parser.add_argument("--ours", action="append", default=[], metavar="NAME=FILE", help="a configuration (repeatable)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="of ours, where --ours names no other")
-    parser.add_argument("--without", default="", metavar="PART,...", help=f"of ours: {', '.join(ABLATIONS)}")
+    parser.add_argument("--without", default="", metavar="PART,...", help=f"of ours: {', '.join(PARTS)}")
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--profile", choices=tuple(PROFILES), default=DEFAULT_PROFILE)
     parser.add_argument("--kv-tokens", type=int)

@@ -12,7 +12,8 @@ from picker.scheduling.loads import BACKLOG_TOKENS, CONTEXT_TOKENS, REQUESTS
 from picker.sim.block_cache import BlockCache
 from picker.sim.contest import FIGURES, OURS, Cell, Score, change
 from picker.sim.policies import POLICIES
-from picker.sim.policies.ablations import ABLATIONS
+from picker.sim.policies.ablated_books import ABLATIONS
+from picker.sim.policies.ablations import PARTS
 from picker.sim.policies.policy import Gauges, Setting
 from picker.sim.scripts import SimRequest
 from picker.sim.sources import Workload
@@ -49,6 +50,10 @@ def rows(policy, now):
 def scrape(policy, *, waiting, running=(0, 0), now=1.0):
     for replica, (waits, runs) in enumerate(zip(waiting, running, strict=True)):
         policy.scraped(replica, Gauges(now, waits, runs, 0.0, 400_000, 0))
+
+
+def test_every_part_has_its_books():
+    assert set(PARTS) == set(ABLATIONS)
 
 
 def test_without_in_flight_only_what_engines_report_counts():
@@ -107,7 +112,7 @@ def test_each_part_of_learning_goes_alone(part):
         assert slowness[1] > slowness[0]
 
 
-@pytest.mark.parametrize("part", ABLATIONS)
+@pytest.mark.parametrize("part", PARTS)
 def test_what_an_ablation_replaces_still_learns_who_joins(part):
     policy = make(part, replicas=20)
     assert {policy.pick(ask(n, 4_000), 0.0).replica for n in range(1, 200)} == set(range(20))

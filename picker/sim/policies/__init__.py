@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from picker.config import Config, Weights
-from picker.sim.policies.ablations import ABLATIONS, without
+from picker.sim.policies.ablations import PARTS, without
 from picker.sim.policies.aibrix import PrefixCache
 from picker.sim.policies.classic import LeastRequest, PowerOfTwo, RandomChoice, RoundRobin
 from picker.sim.policies.costs import DynamoCost, LMetric
@@ -41,5 +41,5 @@ POLICIES: Mapping[str, Callable[[Setting], Policy]] = {
     "lmetric": LMetric,
     "aibrix_prefix": PrefixCache,
     "consistent_hash_bounded": ConsistentHashBounded,
-    **{f"picker-without-{part}": without(part) for part in ABLATIONS},
+    **{f"picker-without-{part}": without(part) for part in PARTS},
 }
