@@ -53,11 +53,11 @@ bench: venv
 bench-peers: venv
 	$(BIN)/python -m tests.bench.peers
 
-# Every routing policy on every workload at four loads, simulated: the tables of docs/benchmarks.md, half an hour of one core.
+# Every routing policy on every workload at four loads, simulated: the tables of docs/benchmarks.md, an hour or two of one core.
 # TRACES=directory adds the Mooncake traces in it; ARGS="--speeds 1,1,1,0.3" or others of `python -m picker.sim.contest --help`.
 contest: venv
 	@mkdir -p build
-	$(BIN)/python -m picker.sim.contest --requests 1500 --seeds 11,12,13,14,15 --cache build/contest.json \
+	$(BIN)/python -m picker.sim.contest --requests 4000 --seeds 11,12,13,14,15 --cache build/contest.json \
 	  $(if $(TRACES),$(foreach name,conversation synthetic,--trace $(TRACES)/$(name)_trace.jsonl)) $(ARGS)
 
 # A million streams: resident memory at the end within 5 % of that after 100,000.
