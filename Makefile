@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: venv demo test compiled test-compiled test-vllm check contest bench bench-peers soak proto lock clean
 
 # What of the tests runs the modules that are compiled.
-COMPILED_TESTS := $(addprefix tests/,unit properties contracts conformance envoy soak simulation/test_director_faults.py)
+COMPILED_TESTS := $(addprefix tests/,unit properties contracts conformance envoy soak simulation/test_director_faults.py simulation/test_memory.py)
 
 venv: .venv/.done
 

@@ -4,6 +4,7 @@ import gc
 import json
 import tracemalloc
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -59,8 +60,14 @@ def conversation(number: int) -> list[bytes]:
     return [each.SerializeToString() for each in (start, first, second, answer, chunk)]
 
 
+class Rig(NamedTuple):
+    service: ExtProcService
+    director: Director
+    now: list[float]
+
+
 @pytest.fixture
-def service():
+def rig():
     now = [0.0]
     config = Config(limits=Limits(index_bytes_max=2**20), routing=Routing(kv_capacity_tokens=100_000))
     director = Director(config)
@@ -77,11 +84,11 @@ def service():
         decided=ring.add,
         on_error=fault,
     )
-    made.director, made.now = director, now
-    return made
+    return Rig(made, director, now)
 
 
-def test_ten_thousand_aborted_streams_leave_nothing_behind(service):
+def test_ten_thousand_aborted_streams_leave_nothing_behind(rig):
+    service = rig.service
     opened = service.methods()[METHOD]
 
     def run(start: int, end: int) -> int:
@@ -93,7 +100,7 @@ def test_ten_thousand_aborted_streams_leave_nothing_behind(service):
             if number % 3 == 0:
                 stream.half_closed()
             stream.closed()
-            service.now[0] += 0.001
+            rig.now[0] += 0.001
             if number % 50 == 0:
                 service.tick()
         gc.collect()
@@ -103,7 +110,7 @@ def test_ten_thousand_aborted_streams_leave_nothing_behind(service):
     warm = run(0, STREAMS // 5)  # rings, caches and the index are full from here on
     after = run(STREAMS // 5, STREAMS)
     tracemalloc.stop()
-    assert (service.open_streams, len(service.waiting), service.director.ledger.open_charges) == (0, 0, 0)
-    service.director.datastore.check()
-    service.director.index.check()
+    assert (service.open_streams, len(service.waiting), rig.director.ledger.open_charges) == (0, 0, 0)
+    rig.director.datastore.check()
+    rig.director.index.check()
     assert after - warm < 300_000, f"{(after - warm) / (STREAMS * 0.8):.0f} bytes a stream stay"
