@@ -287,7 +287,8 @@ class Exchange:
                 self._objective = headers[name]
                 break
         path = headers.get(":path", "")
-        known, self._path = _remembered_names(path) if len(path) <= _REMEMBERED_PATH_CHARS_MAX else _names(path)
+        often = len(path) <= _REMEMBERED_PATH_CHARS_MAX and "?" not in path  # a query is its client's own
+        known, self._path = _remembered_names(path) if often else _names(path)
         self._api = known if known is not None and self._readable() else None
         self._record = Finished(
             outcome=Outcome.ABORTED,

@@ -87,7 +87,7 @@ _REPEATED: Final = frozenset(
         *("x-envoy-expected-rq-timeout-ms", "x-envoy-internal", "x-envoy-upstream-service-time", "x-forwarded-proto"),
     )
 )
-"""Headers that come with the same value again and again, and are nobody's secret."""
+"""Headers that come with the same value again and again, and are nobody's secret; but a path's query may be one."""
 
 
 class _Rest(NamedTuple):
@@ -270,7 +270,7 @@ def _pair(message: bytes, at: int, names: "_Names", found: dict[str, str]) -> in
             found[name] = value
     elif value_at > following or not key.islower():
         return -1
-    if key in _REPEATED and following <= begin + _PAIR_BYTES_MAX:
+    if key in _REPEATED and following <= begin + _PAIR_BYTES_MAX and "?" not in value:
         seen = names.seen
         if len(seen) >= _PAIRS_MAX:
             seen.clear()

@@ -58,6 +58,36 @@ def test_each_kind_of_message_becomes_its_event():
     assert decoded[0].headers["x-request-id"] == "\ufffdid"
 
 
+def test_what_repeats_is_remembered_and_no_secret_is():
+    message = pb.ProcessingRequest()
+    pairs = {
+        ":authority": b"gateway.example",
+        ":path": b"/v1/responses?key=SECRET",
+        "authorization": b"Bearer SECRET",
+        "cookie": b"SECRET",
+        "x-api-key": b"SECRET",
+        "x-request-id": b"SECRET",
+        "accept": b"a" * 200,
+    }
+    for name, value in pairs.items():
+        header = message.request_headers.headers.headers.add()
+        header.key, header.raw_value = name, value
+    data = message.SerializeToString()
+    first, again = wire.decode(data), wire.decode(data)
+    assert first == again and first.headers[":path"] == "/v1/responses?key=SECRET"
+    kept = b"".join(wire._REQUEST_NAMES.seen)
+    assert b"gateway.example" in kept and b"SECRET" not in kept and b"a" * 200 not in kept
+
+
+def test_remembered_headers_are_bounded():
+    for number in range(3_000):
+        message = pb.ProcessingRequest()
+        header = message.request_headers.headers.headers.add()
+        header.key, header.raw_value = "user-agent", b"%d" % number
+        wire.decode(message.SerializeToString())
+    assert 0 < len(wire._REQUEST_NAMES.seen) <= 1024
+
+
 @settings(max_examples=500, deadline=None)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_an_event(data):
