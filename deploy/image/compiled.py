@@ -71,6 +71,9 @@ COPIED = (
     ".dockerignore",
     ".gitignore",
 )
+BUILD_REQUIRES = ("mypy>=1.19", "setuptools>=77", "types-protobuf", "types-PyYAML")
+MARK = ".compiled-copy"
+"""Tells a directory that may be written anew."""
 _SETUP = """
 import sys
 import numpy
@@ -126,9 +129,15 @@ def _left_out(folder: str, names: list[str]) -> set[str]:
 
 
 def compiled_copy(source: Path, target: Path) -> list[Path]:
-    """A copy of the tree with its `picker` compiled."""
+    """A copy of the tree with its `picker` compiled, in place of an earlier one. Raises `RuntimeError`."""
+    target = target.resolve()
+    if source.is_relative_to(target) or any(target.is_relative_to(source / name) for name in COPIED):
+        raise RuntimeError(f"{target} holds the sources or is among them: name another directory, like build/compiled")
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / MARK).exists())):
+        raise RuntimeError(f"{target} is no earlier compiled copy: name another directory, or remove it")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
+    (target / MARK).touch()
     for name in COPIED:
         origin = source / name
         if origin.is_dir():
@@ -138,11 +147,19 @@ def compiled_copy(source: Path, target: Path) -> list[Path]:
     return compile_in_place(target)
 
 
+def _asked() -> bool:
+    return os.environ.get("PICKER_COMPILED", "0") not in ("", "0")
+
+
 class CompiledBuildHook(BuildHookInterface[Any]):
     """For hatchling: puts the extension modules into the wheel where PICKER_COMPILED is set."""
 
+    def dependencies(self) -> list[str]:
+        """Of an isolated build. mypy reads the types of what the picker imports, so that has to be there too."""
+        return [*BUILD_REQUIRES, *self.metadata.core.dependencies] if _asked() else []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if os.environ.get("PICKER_COMPILED", "0") in ("", "0") or version == "editable":
+        if not _asked() or version == "editable":
             return
         self._temporary = tempfile.TemporaryDirectory()
         root = Path(self._temporary.name)
@@ -155,10 +172,10 @@ class CompiledBuildHook(BuildHookInterface[Any]):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python compiled.py DIRECTORY | --check")
-    if sys.argv[1] == "--check":
+    if sys.argv[1:] == ["--check"]:
         sys.exit(missing())
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python compiled.py DIRECTORY | --check")
     try:
         found = compiled_copy(Path(__file__).resolve().parents[2], Path(sys.argv[1]))
     except RuntimeError as error:

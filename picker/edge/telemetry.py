@@ -1,7 +1,7 @@
 """Our own metrics: one call a request, one page a scrape.
 
 `finished()` is the hot path: one look-up for all the counters that requests of the same kind raise
-together (`_Tally`, spread over the families when the page is read), and a list increment for each
+together (`_Tally`, spread over the families when the page is read), and an append for each
 histogram. Everything that is a state rather than an event (pool, index, in flight) is asked for when the page is read.
 
 Two sets of names stand side by side: ours (`picker_*`), and those that dashboards and

@@ -287,8 +287,8 @@ class Exchange:
                 self._objective = headers[name]
                 break
         path = headers.get(":path", "")
-        often = len(path) <= _REMEMBERED_PATH_CHARS_MAX and "?" not in path  # a query is its client's own
-        known, self._path = _remembered_names(path) if often else _names(path)
+        plain = len(path) <= _REMEMBERED_PATH_CHARS_MAX and "?" not in path  # a query is its client's own
+        known, self._path = _remembered_names(path) if plain else _names(path)
         self._api = known if known is not None and self._readable() else None
         self._record = Finished(
             outcome=Outcome.ABORTED,
@@ -469,6 +469,7 @@ class Exchange:
             self._record = Finished(outcome=Outcome.UNSEEN, path=OTHER)
         self.deadline_seconds = None
         self._body = []
+        self._request_ended = True  # of what was held back nothing goes on, so nothing of what follows may
         return self._begin_response(event)
 
     def _on_response_headers(self, event: ResponseHeaders, received_at: float) -> list[Reply]:

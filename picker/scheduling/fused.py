@@ -73,7 +73,7 @@ def tied_up_to(least: float) -> float:
 
 
 def least(cost: Column, rng: Rng) -> int:
-    """The slot of the least cost, at random among those that count as equal to it."""
+    """The slot of the least cost, at random among those that count as equal to it. No cost is NaN."""
     if _lowest is not None and _tied is not None:
         slot, count = _lowest(cost, TIE_SECONDS, TIE_RATIO)
         return slot if count <= 1 else _tied(cost, TIE_SECONDS, TIE_RATIO, int(rng.random() * count))

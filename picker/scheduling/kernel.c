@@ -38,7 +38,7 @@ static int doubles(PyObject *object, int dimensions, const char *what)
 {
     if (PyArray_Check(object)) {
         PyArrayObject *array = (PyArrayObject *)object;
-        if (PyArray_NDIM(array) == dimensions && PyArray_TYPE(array) == NPY_DOUBLE && PyArray_IS_C_CONTIGUOUS(array))
+        if (PyArray_NDIM(array) == dimensions && PyArray_TYPE(array) == NPY_DOUBLE && PyArray_ISCARRAY_RO(array))
             return 1;
     }
     PyErr_Format(PyExc_TypeError, "%s must be a C-contiguous float64 array of %d dimensions", what, dimensions);
@@ -101,7 +101,13 @@ static PyObject *weigh(PyObject *module, PyObject *const *arguments, Py_ssize_t 
         const unsigned char *bits;
         Py_ssize_t size;
         double unmatched, new_tokens;
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(arguments[3], each), "y#dd", &bits, &size, &unmatched, &new_tokens)) {
+        PyObject *holding = PyList_GET_ITEM(arguments[3], each);
+        if (!PyTuple_Check(holding)) {
+            PyErr_SetString(PyExc_TypeError, "a holding must be a tuple");
+            Py_DECREF(result);
+            return NULL;
+        }
+        if (!PyArg_ParseTuple(holding, "y#dd", &bits, &size, &unmatched, &new_tokens)) {
             Py_DECREF(result);
             return NULL;
         }

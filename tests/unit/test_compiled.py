@@ -1,14 +1,19 @@
 """Which build is tested, and what may be compiled: `deploy/image/compiled.py`."""
 
-import ast
 import importlib
 import importlib.util
 import os
+import sys
 from pathlib import Path
+from random import Random
 
+import hypothesis.strategies as st
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
 
+from picker.prefix import blocks
 from picker.scheduling import fused, loads
 from picker.scheduling.loads import ROWS
 
@@ -30,19 +35,36 @@ def sources() -> list[str]:
 def test_what_runs_is_what_is_tested():
     for path in sources():
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-        assert str(module.__file__).endswith(".so") is COMPILED, (
-            f"{path}: run `make test-compiled` for the compiled build"
-        )
+        compiled = str(module.__file__).endswith(".so")
+        assert compiled is COMPILED, f"{path}: `make test-compiled` is for the compiled build"
+    assert fused.COMPILED is COMPILED
+    assert (blocks._links is not None) is (COMPILED and sys.byteorder == "little")
 
 
 def test_no_struct_is_compiled():
     """Its `frozen` and the inner types of its annotations would be gone."""
     for path in sources():
-        for node in ast.walk(ast.parse((REPOSITORY / path).read_text())):
-            if isinstance(node, ast.ClassDef):
-                assert "Struct" not in "".join(map(ast.unparse, node.bases)), (
-                    f"{path}: move {node.name} to another module"
-                )
+        module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        for found in vars(module).values():
+            if isinstance(found, type) and issubclass(found, msgspec.Struct):
+                assert found.__module__ != module.__name__, f"{path}: move {found.__name__} to another module"
+
+
+costs = st.lists(
+    st.floats(0, 1e4) | st.sampled_from([0.0, 1e-3, 0.05, 0.051, 1.0, 1.02, 1.03, float("inf")]),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(costs, st.integers(0, 99))
+def test_the_least_is_one_of_those_within_a_millisecond_or_two_percent(values, seed):
+    limit = max(min(values) + 1e-3, min(values) * 1.02)
+    found = fused.least(np.array(values), Random(seed))
+    assert values[found] <= limit * (1 + 1e-12)
+    if sum(value <= limit * (1 - 1e-12) for value in values) > 1:
+        draws = {fused.least(np.array(values), Random(each)) for each in range(40)}
+        assert len(draws) > 1, "ties are broken by the draw"
 
 
 @pytest.mark.skipif(not COMPILED, reason="the kernel is of the compiled build")
@@ -60,6 +82,8 @@ def test_no_struct_is_compiled():
         ({"holdings": ()}, TypeError),
         ({"holdings": [(b"\x01", 1.0)]}, TypeError),
         ({"holdings": [(1, 1.0, 1.0)]}, TypeError),
+        ({"holdings": [5]}, TypeError),
+        ({"table": np.ones((ROWS, 3)).astype(">f8")}, TypeError),
     ],
 )
 def test_the_kernel_refuses_what_it_cannot_read(changed, error):

@@ -276,6 +276,15 @@ def test_a_local_reply_before_any_request_is_let_through(world):
     assert [record.outcome for record in world.finished] == [Outcome.UNSEEN]
 
 
+def test_after_a_local_reply_nothing_of_the_body_goes_on_without_its_beginning(world):
+    exchange = world.exchange()
+    drive(exchange, world.now, headers(), events.RequestBody(b"{", False), response())
+    assert exchange.receive(events.RequestBody(b'"model"', False), world.now) == []
+    assert exchange.receive(events.RequestBody(b"}", True), world.now) == []
+    exchange.close()
+    assert len(world.finished) == 1
+
+
 def test_a_local_reply_while_the_body_is_awaited(world):
     exchange = world.exchange()
     assert drive(exchange, world.now, headers(), response("413")) == [replies.ContinueResponseHeaders()]
