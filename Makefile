@@ -1,6 +1,8 @@
 # Every target goes through `make venv`: .venv with everything installed and `picker` in it.
 PYTHON ?= python3
 BIN := .venv/bin
+COMPILE := $(BIN)/python deploy/image/compiled.py
+IN_COMPILED := cd build/compiled && PYTHONPATH="$$PWD" ../../$(BIN)/python
 
 .PHONY: venv demo test compiled test-compiled test-vllm check contest bench bench-peers soak proto lock clean
 
@@ -28,13 +30,12 @@ test: venv check
 
 # The same sources through mypyc, in build/compiled (needs a C compiler; about a minute).
 compiled: venv
-	$(BIN)/python deploy/image/compiled.py build/compiled
+	$(COMPILE) build/compiled
 
 # The compiled build passes the same tests.
 test-compiled: venv
-	@if $(BIN)/python deploy/image/compiled.py --check; then \
-	  $(BIN)/python deploy/image/compiled.py build/compiled && cd build/compiled \
-	    && PICKER_COMPILED=1 PYTHONPATH="$$PWD" ../../$(BIN)/python -m pytest $(COMPILED_TESTS); \
+	@if $(COMPILE) --check; then \
+	  export PICKER_COMPILED=1; $(COMPILE) build/compiled && $(IN_COMPILED) -m pytest $(COMPILED_TESTS); \
 	else echo "so the compiled build is not tested here"; fi
 
 # Two real vLLM servers on the CPU behind Envoy and the picker; installs 5.6 GiB into .venv-vllm, once.
@@ -44,9 +45,7 @@ test-vllm: venv
 # Picker CPU a request and added latency beside an Envoy without ext_proc; the decision alone; index memory.
 # Of the compiled build, as the image ships it, beside the interpreted one; without a C compiler of that alone.
 bench: venv
-	@if $(BIN)/python deploy/image/compiled.py --check; then \
-	  $(BIN)/python deploy/image/compiled.py build/compiled && cd build/compiled \
-	    && PYTHONPATH="$$PWD" ../../$(BIN)/python -m tests.bench $(ARGS); \
+	@if $(COMPILE) --check; then $(COMPILE) build/compiled && $(IN_COMPILED) -m tests.bench $(ARGS); \
 	else $(BIN)/python -m tests.bench $(ARGS); fi
 
 # Other routers, each in an environment of its own, and the picker: the same requests in turn, some twelve minutes.

@@ -310,7 +310,7 @@ class Director:
     def _columns(self, request: InferenceRequest, snapshot: Snapshot, match: Match, now: float) -> Columns:
         bytes_per_token, mean_output = self.rates.model(request.model)
         if request.exact_tokens:
-            bytes_per_token = float(BYTES_PER_TOKEN_ID)
+            bytes_per_token = BYTES_PER_TOKEN_ID
         tokens = request.prompt_bytes / bytes_per_token
         output = mean_output
         if request.max_tokens is not None and request.max_tokens < output:

@@ -14,7 +14,7 @@ from typing import Final
 
 from xxhash import xxh3_128_digest
 
-BYTES_PER_TOKEN_ID: Final = 4
+BYTES_PER_TOKEN_ID: Final = 4.0
 """A token id in the flattened prompt: little-endian int32."""
 
 MEDIUM_BYTES: Final = 4000

@@ -102,9 +102,8 @@ def _by_kernel(weigh: Callable[..., Column], columns: Columns, weights: Weights)
         nothing.new_tokens,
     )
     held = [
-        (bits.to_bytes((bits.bit_length() + 7) >> 3, "little"), each.unmatched_tokens, each.new_tokens)
+        (each.bits.to_bytes((each.bits.bit_length() + 7) >> 3, "little"), each.unmatched_tokens, each.new_tokens)
         for each in columns.holdings
-        if (bits := each.bits)
     ]
     return weigh(columns.table, columns.capacity_tokens, numbers, held)
 

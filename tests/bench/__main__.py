@@ -51,11 +51,9 @@ def decision_parts(options: argparse.Namespace) -> Parts:
 def offline_parts(options: argparse.Namespace) -> Parts:
     rows = list(offline.rows(quick=options.quick))
     if INTERPRETED is not None:
-        count = "800" if options.quick else "2000"
-        rows += [
-            {**row, "": "whole, interpreted"}
-            for row in interpreted_json("tests.bench.offline", "--part", "whole", "--json", "--count", count)
-        ]
+        flags = ("--quick",) if options.quick else ()
+        found = interpreted_json("tests.bench.offline", "--part", "whole", "--json", *flags)
+        rows += [{**row, "": "whole, interpreted"} for row in found]
     note = (
         "An Envoy's frames straight into a connection, no sockets: CPU of the picker's own code, the best of some "
         "rounds. Each line holds the one above it: framing, then ext_proc with a decision that is always the same, "

@@ -421,11 +421,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, default=2_000)
     parser.add_argument("--json", action="store_true", help="all figures of --part")
+    parser.add_argument("--quick", action="store_true", help="with --json: fewer rounds")
     parser.add_argument("--profile", action="store_true", help="where the time goes (cProfile)")
     options = parser.parse_args()
     tune_malloc()
     if options.json:
-        print(json.dumps(list(rows(quick=options.count < 2_000, parts=[options.part] if options.part else PARTS))))
+        print(json.dumps(list(rows(quick=options.quick, parts=[options.part] if options.part else PARTS))))
         return
     if options.part is None:
         for row in rows():

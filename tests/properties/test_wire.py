@@ -20,12 +20,16 @@ EVENTS = (
 )
 
 
+def request_headers(pairs: dict[str, bytes]) -> pb.ProcessingRequest:
+    message = pb.ProcessingRequest()
+    for name, value in pairs.items():
+        message.request_headers.headers.headers.add(key=name, raw_value=value)
+    return message
+
+
 def messages() -> list[bytes]:
     """One of each kind, with everything a proxy puts in."""
-    headers = pb.ProcessingRequest()
-    for name, value in ((":path", b"/v1/chat/completions"), (":method", b"POST"), ("x-request-id", b"\xffid")):
-        header = headers.request_headers.headers.headers.add()
-        header.key, header.raw_value = name, value
+    headers = request_headers({":path": b"/v1/chat/completions", ":method": b"POST", "x-request-id": b"\xffid"})
     headers.request_headers.end_of_stream = True
     headers.protocol_config.request_body_mode = 4
     headers.protocol_config.response_body_mode = 1
@@ -59,7 +63,6 @@ def test_each_kind_of_message_becomes_its_event():
 
 
 def test_what_repeats_is_remembered_and_no_secret_is():
-    message = pb.ProcessingRequest()
     pairs = {
         ":authority": b"gateway.example",
         ":path": b"/v1/responses?key=SECRET",
@@ -69,10 +72,7 @@ def test_what_repeats_is_remembered_and_no_secret_is():
         "x-request-id": b"SECRET",
         "accept": b"a" * 200,
     }
-    for name, value in pairs.items():
-        header = message.request_headers.headers.headers.add()
-        header.key, header.raw_value = name, value
-    data = message.SerializeToString()
+    data = request_headers(pairs).SerializeToString()
     first, again = wire.decode(data), wire.decode(data)
     assert first == again and first.headers[":path"] == "/v1/responses?key=SECRET"
     kept = b"".join(wire._REQUEST_NAMES.seen)
@@ -81,10 +81,7 @@ def test_what_repeats_is_remembered_and_no_secret_is():
 
 def test_remembered_headers_are_bounded():
     for number in range(3_000):
-        message = pb.ProcessingRequest()
-        header = message.request_headers.headers.headers.add()
-        header.key, header.raw_value = "user-agent", b"%d" % number
-        wire.decode(message.SerializeToString())
+        wire.decode(request_headers({"user-agent": b"%d" % number}).SerializeToString())
     assert 0 < len(wire._REQUEST_NAMES.seen) <= 1024
 
 
