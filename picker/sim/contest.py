@@ -242,6 +242,24 @@ def ranking(found: dict[tuple[Cell, str], list[Score]], peers: Sequence[str]) ->
     return shown
 
 
+def one_by_one(found: dict[tuple[Cell, str], list[Score]], peers: Sequence[str]) -> Table:
+    """Ours against each peer by itself, who chose one rule for all cells, as an operator does."""
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"{OURS} against each peer by itself, as a ratio")
+    shown.add_column("peer", no_wrap=True)
+    for column in ("mean", "TTFT mean", "TTFT p95", "E2E p95", "worst"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    shown.add_column("cell", no_wrap=True)
+    rows = []
+    for peer in peers:
+        listed = standings(found, OURS, (peer,))
+        by_figure = [_geometric(each.ratios[figure] for each in listed) for figure in FIGURES]
+        rows.append((peer, by_figure, max(listed, key=lambda each: each.ratio)))
+    for peer, by_figure, worst in sorted(rows, key=lambda row: _geometric(row[1]), reverse=True):
+        values = (_geometric(by_figure), *by_figure, worst.ratio)
+        shown.add_row(peer, *(f"{value:.3f}" for value in values), f"{worst.cell.source.name} {worst.cell.share:g}")
+    return shown
+
+
 def against_ours(found: dict[tuple[Cell, str], list[Score]], names: Sequence[str]) -> Table:
     """Every entrant over our defaults, over all cells: the mean, and two standard errors of it over the seeds."""
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"All cells, over {OURS} on the same requests (percent)")
@@ -370,7 +388,9 @@ def main() -> int:
     for entrant in ours:
         print_wide(table(entrant.name, standings(found, entrant.name, peers)))
     print_wide(ranking(found, peers))
-    print_wide(against_ours(found, [*(entrant.name for entrant in ours[1:]), *peers]))
+    print_wide(one_by_one(found, peers))
+    if len(ours) > 1:
+        print_wide(against_ours(found, [entrant.name for entrant in ours[1:]]))
     if options.json is not None:
         rows = [
             {

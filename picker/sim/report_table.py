@@ -6,7 +6,7 @@ from statistics import fmean
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from picker.sim.results import Result
+from picker.sim.results import LONG_PROMPT_TOKENS, Result
 
 COLUMNS = (
     "hit %",
@@ -14,6 +14,7 @@ COLUMNS = (
     "TTFT mean",
     "p50",
     "p95",
+    "long",
     "E2E mean",
     "p50",
     "p95",
@@ -22,7 +23,8 @@ COLUMNS = (
     "work",
     "failed",
 )
-"""TTFT and E2E in seconds. `spread` of requests and of `work` (tokens computed): standard deviation over mean."""
+"""TTFT and E2E in seconds; `long`: mean TTFT of long prompts. `spread` of requests and of `work` (tokens computed):
+standard deviation over mean."""
 
 
 def cells(results: Iterable[Result]) -> list[list[Result]]:
@@ -42,6 +44,7 @@ def row(cell: list[Result]) -> list[str]:
         _mean("{:.3f}", (each.ttft.mean for each in cell if each.ttft)),
         _mean("{:.3f}", (each.ttft.p50 for each in cell if each.ttft)),
         _mean("{:.3f}", (each.ttft.p95 for each in cell if each.ttft)),
+        _mean("{:.2f}", (each.long_ttft.mean for each in cell if each.long_ttft)),
         _mean("{:.2f}", (each.e2e.mean for each in cell if each.e2e)),
         _mean("{:.2f}", (each.e2e.p50 for each in cell if each.e2e)),
         _mean("{:.2f}", (each.e2e.p95 for each in cell if each.e2e)),
@@ -66,7 +69,8 @@ def table(results: list[Result]) -> Table:
         padding=(0, 1, 0, 0),
         title=f"{first.workload}: {first.requests} measured requests, {first.replicas} x {first.profile}"
         + (f", means of {seeds} seeds" if seeds > 1 else ""),
-        caption="hit rate in tokens; ceiling: one LRU cache as large as all; TTFT, E2E in seconds; "
+        caption="hit rate in tokens; ceiling: one LRU cache as large as all; TTFT, E2E in seconds, "
+        f"long: TTFT of prompts from {LONG_PROMPT_TOKENS:,} tokens on; "
         "spread: standard deviation over mean",
     )
     shown.add_column("load", no_wrap=True)

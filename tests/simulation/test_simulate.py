@@ -175,6 +175,24 @@ def test_a_lonely_request_takes_what_the_formula_says():
     assert records.e2e_seconds[0] == pytest.approx(prefill + decode, rel=1e-6)
 
 
+def test_long_prompts_are_told_apart_from_the_many_that_would_hide_them():
+    profile = PROFILES["8b-h100"]
+    few = tuple(Single(number, 100.0 * number, tokens, 1) for number, tokens in enumerate((16_384, 16_383, 32_768)))
+    result, _ = simulate(run(source=Fixed(few), requests=3, warm_up=0.0))
+
+    def alone(tokens):
+        steps = -(-tokens // 8192)
+        return (
+            steps * profile.step_seconds
+            + profile.prefill_token_seconds * tokens
+            + profile.token_pair_seconds * tokens * tokens / 2
+        )
+
+    assert result.long_ttft.mean == pytest.approx((alone(16_384) + alone(32_768)) / 2, rel=1e-9)
+    short, _ = simulate(run(source=Fixed((Single(0, 0.0, 16_383, 1),)), requests=1, warm_up=0.0))
+    assert short.long_ttft is None
+
+
 def test_prefix_awareness_beats_round_robin_where_contexts_are_long():
     long = run(source=Workload("long"), rate=1.5, requests=500)
     ours, theirs = (simulate(msgspec.structs.replace(long, policy=policy))[0] for policy in ("picker", "round_robin"))

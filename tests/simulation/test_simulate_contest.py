@@ -8,7 +8,7 @@ import pytest
 
 from picker.config import Config
 from picker.sim import contest as command
-from picker.sim.contest import OURS, PEERS, Cell, Entrant, Score, Scores, contest, standings
+from picker.sim.contest import OURS, PEERS, Cell, Entrant, Score, Scores, contest, one_by_one, standings
 from picker.sim.simulate import Run
 from picker.sim.sources import Workload
 
@@ -31,6 +31,25 @@ def test_each_figure_is_compared_with_its_own_best_peer():
     assert standing.best_peers == {"ttft_mean": "a", "ttft_p95": "a", "e2e_p95": "b"}
     assert standing.ratio == pytest.approx(4.0 ** (1 / 3))
     assert (standing.hit_rate, standing.best_hit_rate) == (0.5, 0.75)
+
+
+def test_a_peer_by_itself_has_one_ratio_over_all_cells():
+    other = CELL._replace(share=CELL.share / 2)
+    found = {
+        (CELL, OURS): [score(1.0, 2.0, 3.0)],
+        (CELL, "a"): [score(4.0, 2.0, 3.0)],  # ours is at 1/4, 1, 1
+        (CELL, "b"): [score(1.0, 2.0, 1.5)],
+        (other, OURS): [score(1.0, 1.0, 1.0)],
+        (other, "a"): [score(1.0, 1.0, 0.5)],
+        (other, "b"): [score(1.0, 4.0, 4.0)],
+    }
+    shown = one_by_one(found, ("a", "b"))
+    peers, means, *figures, worst, cells = (list(column.cells) for column in shown.columns)
+    assert peers == ["a", "b"]  # the hardest first
+    assert [float(mean) for mean in means] == pytest.approx([(1 / 4 * 2) ** (1 / 6), (2 / 16) ** (1 / 6)], abs=1e-3)
+    assert [[float(value) for value in column] for column in figures] == [[0.5, 1.0], [1.0, 0.5], [1.414, 0.707]]
+    assert [float(value) for value in worst] == pytest.approx([2 ** (1 / 3), 2 ** (1 / 3)], abs=1e-3)
+    assert cells == [f"tools {other.share:g}", f"tools {CELL.share:g}"]
 
 
 def test_no_variant_of_ours_counts_as_a_peer():
