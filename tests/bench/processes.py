@@ -1,4 +1,4 @@
-"""The processes that a bench starts and weighs: `picker serve`, an upstream of many addresses, event streams.
+"""The processes that a bench starts and weighs: `picker serve`, an upstream of many addresses, servers of its own.
 
 CPU is what the kernel charged a process's threads (`/proc/PID/task/*/schedstat`, nanoseconds;
 elsewhere psutil's user + system time, in ticks of 10 ms).
@@ -152,14 +152,15 @@ class PickerProcess:
         self.stop()
 
 
-class EventStreams:
-    """`tests.bench.sse_server` as a process: answers POST with events, one each interval."""
+class ServerModule:
+    """A module of this package as a process of its own, which prints the port of 127.0.0.1 that it serves on."""
 
-    def __init__(self, events: int, interval_seconds: float) -> None:
-        command = [sys.executable, "-m", "tests.bench.sse_server", str(events), str(interval_seconds)]
+    def __init__(self, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", f"tests.bench.{module}", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = f"127.0.0.1:{int(self.process.stdout.readline())}"
+        self.pid = self.process.pid
 
     def __enter__(self) -> Self:
         return self

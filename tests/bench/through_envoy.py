@@ -20,8 +20,8 @@ from tests.bench.decision import SIZES, chat_body
 from tests.bench.processes import (
     INTERPRETED,
     TREE,
-    EventStreams,
     PickerProcess,
+    ServerModule,
     cpu_seconds,
     free_ports,
     upstream,
@@ -51,21 +51,32 @@ class Variant(NamedTuple):
     endpoints: int = ENDPOINTS
     sizes: Sequence[str] = tuple(SIZES)
     tree: Path = TREE
+    decides: bool = True
 
     @property
     def name(self) -> str:
+        if not self.decides:
+            return "ext_proc that decides nothing, responses left alone"
         answers = "left alone" if self.response == BodyMode.NONE else "echoed"
         extra = ", TLS" * self.tls + f", {self.endpoints} endpoints" * (self.endpoints != ENDPOINTS)
         build = ", interpreted" * (self.tree is not TREE)
         return f"picker {self.transport}{build}, responses {answers}{extra}"
 
+    def start(self, addresses: list[str]) -> PickerProcess | ServerModule:
+        """A server for Envoy to ask, over these endpoints."""
+        if not self.decides:
+            return ServerModule("no_decision", addresses[0])
+        flags = [*([] if self.tls else ["--insecure"]), "--transport", self.transport]
+        return PickerProcess(addresses[: self.endpoints], *flags, tree=self.tree)
+
 
 def variants(transports: Sequence[str], sizes: Sequence[str]) -> list[Variant]:
-    """The plain ones over all sizes; TLS and many endpoints over fewer."""
-    found = [
+    """The plain ones over all sizes; TLS, many endpoints and no decision over fewer."""
+    ends = [size for size in sizes if size != "32 KB"]
+    found = [Variant("h2", sizes=ends, decides=False)]
+    found += [
         Variant(transport, response, sizes=sizes) for transport in transports for response in (BodyMode.NONE, DUPLEX)
     ]
-    ends = [size for size in sizes if size != "32 KB"]
     if INTERPRETED is not None:
         found += [Variant("h2", response, sizes=sizes, tree=INTERPRETED) for response in (BodyMode.NONE, DUPLEX)]
     found += [Variant(transport, tls=True, sizes=ends) for transport in transports]
@@ -177,8 +188,7 @@ def cells(*, seconds: float, transports: Sequence[str], sizes: Sequence[str]) ->
                         measure("Envoy alone", size, path, envoy=envoy, picker=None, rate=rate, seconds=seconds)
                     )
         for variant in variants(transports, sizes):
-            flags = [*([] if variant.tls else ["--insecure"]), "--transport", variant.transport]
-            with PickerProcess(addresses[: variant.endpoints], *flags, tree=variant.tree) as picker:
+            with variant.start(addresses) as picker:
                 config = EnvoyConfig(
                     picker_address=picker.address, picker_tls=variant.tls, response_body=variant.response
                 )
@@ -204,7 +214,10 @@ def streamed(*, transports: Sequence[str], streams: int = 64, seconds: float = 4
     A chunk is a message that Envoy sent the picker (its own counter); the few of the requests'
     beginnings are before the window of measurement.
     """
-    with tempfile.TemporaryDirectory() as folder, EventStreams(EVENTS, EVENT_SECONDS) as upstream_server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ServerModule("sse_server", str(EVENTS), str(EVENT_SECONDS)) as upstream_server,
+    ):
         path = request_file(Path(folder), SIZES["2 KB"])
         address = upstream_server.address
         plain = EnvoyConfig(balancing=Balancing.ROUND_ROBIN, endpoints=(address,))
