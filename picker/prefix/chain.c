@@ -85,30 +85,72 @@ static uint64_t block_hash(const unsigned char *block, uint64_t seed)
     return hash ^ hash >> 32;
 }
 
-PyDoc_STRVAR(links_doc, "links(seed, prompt) -> the hash of each full block, each seeded with the one before: native uint64 as bytes.");
+/* A chain in the making: blocks are hashed where they lie, but for one that begins in one piece and ends in another. */
+typedef struct {
+    uint64_t link;
+    unsigned char begun[BLOCK_BYTES];
+    Py_ssize_t begun_bytes;
+    char *out;
+} Chain;
+
+static void add_block(Chain *chain, const unsigned char *block)
+{
+    chain->link = block_hash(block, chain->link);
+    memcpy(chain->out, &chain->link, sizeof chain->link);
+    chain->out += sizeof chain->link;
+}
+
+static void add_piece(Chain *chain, const unsigned char *piece, Py_ssize_t size)
+{
+    if (chain->begun_bytes) {
+        const Py_ssize_t wanted = BLOCK_BYTES - chain->begun_bytes, taken = size < wanted ? size : wanted;
+        memcpy(chain->begun + chain->begun_bytes, piece, taken);
+        chain->begun_bytes += taken;
+        if (chain->begun_bytes < BLOCK_BYTES)
+            return;
+        add_block(chain, chain->begun);
+        piece += taken;
+        size -= taken;
+    }
+    for (; size >= BLOCK_BYTES; piece += BLOCK_BYTES, size -= BLOCK_BYTES)
+        add_block(chain, piece);
+    memcpy(chain->begun, piece, size);
+    chain->begun_bytes = size;
+}
+
+PyDoc_STRVAR(links_doc, "links(seed, pieces) -> the hash of each full block of their sum, each seeded with the one before: native "
+                        "uint64 as bytes.");
 
 static PyObject *links(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "links takes 2 arguments");
+    if (count != 2 || !PyList_Check(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError, "links takes a seed and a list of pieces");
         return NULL;
     }
-    uint64_t link = PyLong_AsUnsignedLongLongMask(arguments[0]);
-    if (link == (uint64_t)-1 && PyErr_Occurred())
+    Chain chain = {.link = PyLong_AsUnsignedLongLongMask(arguments[0])};
+    if (chain.link == (uint64_t)-1 && PyErr_Occurred())
         return NULL;
-    Py_buffer prompt;
-    if (PyObject_GetBuffer(arguments[1], &prompt, PyBUF_SIMPLE) < 0)
-        return NULL;
-    const Py_ssize_t blocks = prompt.len / BLOCK_BYTES;
-    PyObject *result = PyBytes_FromStringAndSize(NULL, blocks * (Py_ssize_t)sizeof link);
+    const Py_ssize_t pieces = PyList_GET_SIZE(arguments[1]);
+    Py_buffer *views = PyMem_Calloc(pieces + 1, sizeof *views);
+    if (views == NULL)
+        return PyErr_NoMemory();
+    PyObject *result = NULL;
+    Py_ssize_t opened = 0, size = 0;
+    for (; opened < pieces; opened++) {
+        if (PyObject_GetBuffer(PyList_GET_ITEM(arguments[1], opened), &views[opened], PyBUF_SIMPLE) < 0)
+            break;
+        size += views[opened].len;
+    }
+    if (opened == pieces)
+        result = PyBytes_FromStringAndSize(NULL, size / BLOCK_BYTES * (Py_ssize_t)sizeof chain.link);
     if (result != NULL) {
-        char *out = PyBytes_AS_STRING(result);
-        for (Py_ssize_t block = 0; block < blocks; block++) {
-            link = block_hash((const unsigned char *)prompt.buf + block * BLOCK_BYTES, link);
-            memcpy(out + block * (Py_ssize_t)sizeof link, &link, sizeof link);
-        }
+        chain.out = PyBytes_AS_STRING(result);
+        for (Py_ssize_t at = 0; at < pieces; at++)
+            add_piece(&chain, views[at].buf, views[at].len);
     }
-    PyBuffer_Release(&prompt);
+    while (opened > 0)
+        PyBuffer_Release(&views[--opened]);
+    PyMem_Free(views);
     return result;
 }
 
