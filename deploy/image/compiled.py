@@ -84,6 +84,7 @@ options = {"include_dirs": [numpy.get_include()], "extra_compile_args": ["-O3", 
 kernels = [
     Extension("picker.scheduling.kernel", ["picker/scheduling/kernel.c"], **options),
     Extension("picker.prefix.chain", ["picker/prefix/chain.c"], optional=True, **options),  # little-endian machines
+    Extension("picker.edge.h2.bulk_kernel", ["picker/edge/h2/bulk_kernel.c"], **options),
     Extension("picker.api.skim", ["picker/api/skim.c"], optional=True, **options),  # x86-64
 ]
 modules = mypycify(["--ignore-missing-imports", *sys.argv[1:]], opt_level="3", debug_level="0")

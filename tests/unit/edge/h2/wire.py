@@ -68,6 +68,9 @@ class Socket:
         self.writes += 1
         self.written += data
 
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.write(b"".join(pieces))
+
     def get_write_buffer_size(self) -> int:
         return self.unsent
 
@@ -192,7 +195,11 @@ class Wire:
             self.soon.pop(0)()
 
     def send_raw(self, data: bytes) -> None:
-        self.connection.data_received(data)
+        room = self.connection.get_buffer(-1)
+        for at in range(0, len(data), len(room)):
+            piece = data[at : at + len(room)]
+            room[: len(piece)] = piece
+            self.connection.buffer_updated(len(piece))
         self.turn()
 
     def send(self, *frames: Frame) -> None:
