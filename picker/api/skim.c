@@ -33,6 +33,7 @@ typedef struct {
     Py_ssize_t end_or_missing;
 } Cut;
 
+/* Of 64 bytes, a bit each. */
 typedef struct {
     uint64_t quotes, backslashes, controls, escapable;
 } Masks;
@@ -40,7 +41,6 @@ typedef struct {
 typedef struct {
     const unsigned char *body;
     Py_ssize_t size;
-    uint64_t escaped_next; /* the next block's first byte is escaped */
     int in_string;
     Py_ssize_t start;     /* of the string that is open */
     Py_ssize_t low_after; /* where the low half of a surrogate pair has to stand */
@@ -80,14 +80,14 @@ __attribute__((target("avx2"))) static inline void classify(const unsigned char 
     masks->escapable = mask_of(escapes(low), escapes(high)) | masks->quotes;
 }
 
-/* Which bytes stand behind a backslash that is not itself escaped. */
-static inline uint64_t escaped_of(Scan *scan, uint64_t backslashes)
+/* Which bytes stand behind a backslash that is not itself escaped; `next`: whether the next block's first one does. */
+static inline uint64_t escaped_of(uint64_t backslashes, uint64_t *next)
 {
     const uint64_t even = 0x5555555555555555ULL;
-    backslashes &= ~scan->escaped_next;
-    const uint64_t follows = backslashes << 1 | scan->escaped_next;
+    backslashes &= ~*next;
+    const uint64_t follows = backslashes << 1 | *next;
     unsigned long long ends;
-    scan->escaped_next = __builtin_uaddll_overflow(backslashes & ~even & ~follows, backslashes, &ends);
+    *next = __builtin_uaddll_overflow(backslashes & ~even & ~follows, backslashes, &ends);
     return (even ^ (uint64_t)ends << 1) & follows;
 }
 
@@ -148,16 +148,14 @@ static inline void quote(Scan *scan, Py_ssize_t at)
 }
 
 /* One block; 0 where something in it is unusual. */
-__attribute__((target("avx2"))) static inline int block(Scan *scan, const unsigned char *bytes, Py_ssize_t at)
+static inline __attribute__((always_inline)) int block(Scan *scan, const Masks *masks, Py_ssize_t at, uint64_t *escaped_next)
 {
-    Masks masks;
-    classify(bytes, &masks);
-    const uint64_t escaped = escaped_of(scan, masks.backslashes);
-    uint64_t quotes = masks.quotes & ~escaped;
+    const uint64_t escaped = escaped_of(masks->backslashes, escaped_next);
+    uint64_t quotes = masks->quotes & ~escaped;
     const uint64_t inside = (quotes ? prefix_xor(quotes) : 0) ^ (scan->in_string ? ~0ULL : 0);
-    if (inside & masks.controls || masks.backslashes & ~inside)
+    if (inside & masks->controls || masks->backslashes & ~inside)
         return 0;
-    for (uint64_t units = escaped & ~masks.escapable & inside; units; units &= units - 1)
+    for (uint64_t units = escaped & ~masks->escapable & inside; units; units &= units - 1)
         if (!unicode_escape(scan, at + __builtin_ctzll(units)))
             return 0;
     for (; quotes; quotes &= quotes - 1)
@@ -167,14 +165,19 @@ __attribute__((target("avx2"))) static inline int block(Scan *scan, const unsign
 
 __attribute__((target("avx2"))) static int scan_all(Scan *scan)
 {
+    Masks masks;
+    uint64_t escaped_next = 0;
     Py_ssize_t at = 0;
-    for (; at + BLOCK_BYTES <= scan->size; at += BLOCK_BYTES)
-        if (!block(scan, scan->body + at, at))
+    for (; at + BLOCK_BYTES <= scan->size; at += BLOCK_BYTES) {
+        classify(scan->body + at, &masks);
+        if (!block(scan, &masks, at, &escaped_next))
             return 0;
+    }
     unsigned char rest[BLOCK_BYTES];
     memset(rest, ' ', sizeof rest);
     memcpy(rest, scan->body + at, scan->size - at);
-    return block(scan, rest, at) && !scan->in_string;
+    classify(rest, &masks);
+    return block(scan, &masks, at, &escaped_next) && !scan->in_string;
 }
 
 /* (the body with stand-ins, where they are) */

@@ -1,7 +1,7 @@
 """Large messages, in and out: put together from DATA frames, and cut into them.
 
-In the compiled build `bulk_kernel.c` does both, and copies each byte once on its way; here a message comes
-together as a list of pieces. What a peer says will come takes no memory before it has come.
+In the compiled build `bulk_kernel.c` does both: a byte is copied once on its way in and not at all on its way
+out. Here a message comes together as a list of pieces. What a peer says will come takes no memory before it has come.
 """
 
 from collections.abc import Callable
@@ -68,8 +68,8 @@ class Listed:
 
 
 new_assembly: Callable[[int], Assembly]
-data_frames: Callable[[int, int, bytes, Data], bytes] | None
-"""`(stream id, length at most, head, body)` -> the DATA frames that hold both. `None`: a queue cuts as well."""
+data_frames: Callable[[list[Data], int, int, bytes, Data], None] | None
+"""`(out, stream id, length at most, head, body)` appends DATA frames that hold both. `None`: a queue cuts as well."""
 try:
     from picker.edge.h2 import bulk_kernel
 except ImportError:  # the interpreted build

@@ -1,4 +1,4 @@
-/* What large messages need, for the compiled build: each byte copied once on its way in, and once on its way out.
+/* What large messages need, for the compiled build: each byte copied once on its way in, and not on its way out.
 
    `Assembly` puts a message together from DATA frames; `data_frames` cuts one into them. Both are what bulk.py
    does in Python, to the same results. */
@@ -162,55 +162,61 @@ static PyTypeObject assembly_type = {
     .tp_methods = assembly_methods,
 };
 
-/* `size` bytes from where `from` and then `body` go on. */
-static void copy_next(char *out, const char **head, Py_ssize_t *head_left, const char **body, Py_ssize_t size)
+static int append(PyObject *list, PyObject *item)
 {
-    const Py_ssize_t of_head = size < *head_left ? size : *head_left;
-    memcpy(out, *head, of_head);
-    *head += of_head;
-    *head_left -= of_head;
-    memcpy(out + of_head, *body, size - of_head);
-    *body += size - of_head;
+    const int failed = item == NULL || PyList_Append(list, item) < 0;
+    Py_XDECREF(item);
+    return !failed;
 }
 
-PyDoc_STRVAR(data_frames_doc, "data_frames(stream_id, length_max, head, body) -> DATA frames with both, each as long as may be.");
+/* A frame's header, and behind it what of `head` belongs to it. */
+static PyObject *beginning(unsigned long stream_id, Py_ssize_t size, const char *head, Py_ssize_t of_head)
+{
+    const unsigned char header[HEADER_BYTES] = {
+        size >> 16, size >> 8, size, 0, 0, stream_id >> 24, stream_id >> 16, stream_id >> 8, stream_id,
+    };
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + of_head);
+    if (bytes != NULL) {
+        memcpy(PyBytes_AS_STRING(bytes), header, HEADER_BYTES);
+        memcpy(PyBytes_AS_STRING(bytes) + HEADER_BYTES, head, of_head);
+    }
+    return bytes;
+}
+
+PyDoc_STRVAR(data_frames_doc, "data_frames(out, stream_id, length_max, head, body): append DATA frames with both, each as long as may be.");
 
 static PyObject *data_frames(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
-    if (count != 4 || !PyBytes_Check(arguments[2])) {
-        PyErr_SetString(PyExc_TypeError, "data_frames takes two numbers, bytes and a buffer");
+    if (count != 5 || !PyList_Check(arguments[0]) || !PyBytes_Check(arguments[3])) {
+        PyErr_SetString(PyExc_TypeError, "data_frames takes a list, two numbers, bytes and a buffer");
         return NULL;
     }
-    const unsigned long stream_id = PyLong_AsUnsignedLong(arguments[0]);
-    const Py_ssize_t length_max = PyLong_AsSsize_t(arguments[1]);
+    const unsigned long stream_id = PyLong_AsUnsignedLong(arguments[1]);
+    const Py_ssize_t length_max = PyLong_AsSsize_t(arguments[2]);
     if (PyErr_Occurred())
         return NULL;
     if (length_max < 1 || length_max > 0xFFFFFF) {
         PyErr_SetString(PyExc_ValueError, "a frame has 1 to 16,777,215 bytes here");
         return NULL;
     }
-    Py_buffer view;
-    if (PyObject_GetBuffer(arguments[3], &view, PyBUF_SIMPLE) < 0)
+    PyObject *view = PyMemoryView_FromObject(arguments[4]);
+    if (view == NULL)
         return NULL;
-    const char *head = PyBytes_AS_STRING(arguments[2]), *body = view.buf;
-    Py_ssize_t head_left = PyBytes_GET_SIZE(arguments[2]), left = head_left + view.len;
-    const Py_ssize_t frames = (left + length_max - 1) / length_max;
-    PyObject *result = PyBytes_FromStringAndSize(NULL, left + frames * HEADER_BYTES);
-    if (result != NULL) {
-        char *out = PyBytes_AS_STRING(result);
-        while (left > 0) {
-            const Py_ssize_t size = left < length_max ? left : length_max;
-            const unsigned char header[HEADER_BYTES] = {
-                size >> 16, size >> 8, size, 0, 0, stream_id >> 24, stream_id >> 16, stream_id >> 8, stream_id,
-            };
-            memcpy(out, header, sizeof header);
-            copy_next(out + HEADER_BYTES, &head, &head_left, &body, size);
-            out += HEADER_BYTES + size;
-            left -= size;
-        }
+    const Py_ssize_t body_size = PyMemoryView_GET_BUFFER(view)->len;
+    const char *head = PyBytes_AS_STRING(arguments[3]);
+    Py_ssize_t head_left = PyBytes_GET_SIZE(arguments[3]), at = 0;
+    int done = 1;
+    while (done && head_left + body_size - at > 0) {
+        const Py_ssize_t left = head_left + body_size - at, size = left < length_max ? left : length_max;
+        const Py_ssize_t of_head = size < head_left ? size : head_left, of_body = size - of_head;
+        done = append(arguments[0], beginning(stream_id, size, head, of_head))
+            && (!of_body || append(arguments[0], PySequence_GetSlice(view, at, at + of_body)));
+        head += of_head;
+        head_left -= of_head;
+        at += of_body;
     }
-    PyBuffer_Release(&view);
-    return result;
+    Py_DECREF(view);
+    return done ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyMethodDef methods[] = {
@@ -219,7 +225,7 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "picker.edge.h2.bulk_kernel", "Large messages, copied once.", -1, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "picker.edge.h2.bulk_kernel", "Large messages, copied once at most.", -1, methods, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit_bulk_kernel(void)

@@ -88,7 +88,7 @@ class H2Call:
         elif fits and data_frames is not None:
             sender.window -= size
             self.window_offset -= size
-            out.append(data_frames(self.stream_id, sender.frame_bytes_max, MESSAGE.pack(0, length) + message, body))
+            data_frames(out, self.stream_id, sender.frame_bytes_max, MESSAGE.pack(0, length) + message, body)
             sender.scattered = True
         else:
             sender.enqueue(self, MESSAGE.pack(0, length) + message, body)

@@ -58,7 +58,7 @@ class Sender:
         self._on_overflow = on_overflow
         self.transport: asyncio.Transport | None = None
         self.out: list[bytes | memoryview] = []
-        self.scattered = False  # `out` has large pieces, better written from where they lie
+        self.scattered = False  # `out` has views of large bodies, better written from where they lie
         self.gathering = False  # within a read: flushed at its end
         self.paused = False  # the socket's buffer is full
         self.window = frames.WINDOW_DEFAULT_BYTES

@@ -8,6 +8,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from picker.prefix import blocks
 from picker.prefix.blocks import BLOCK_BYTES, block_hashes, chain_seed
 
 seeds = st.one_of(st.sampled_from([0, 1, 2**63, 2**64 - 1]), st.integers(0, 2**64 - 1))
@@ -29,6 +30,8 @@ def test_each_link_is_xxh3_of_its_block_seeded_with_the_one_before(seed, size, c
     for of_it in (pieces, [prompt], [prompt[: ends[1]], memoryview(prompt)[ends[1] :]]):
         found = block_hashes(seed, of_it)
         assert found.typecode == "Q" and found.tolist() == expected
+        if blocks._links is not None:
+            assert blocks.chain.links_plain(seed, of_it) == found.tobytes()
 
 
 @pytest.mark.parametrize("fill", [b"\x00", b"\xff", b"a"])

@@ -98,8 +98,14 @@ def test_the_kernel_refuses_what_it_cannot_read():
         bulk.new_assembly(-1)
     for length_max in (0, 1 << 24):
         with pytest.raises(ValueError, match="a frame has"):
-            bulk.data_frames(1, length_max, b"", b"")
-    for arguments in ((1, 100, "head", b""), (1, 100, b"", "body"), ("1", 100, b"", b""), (1, 100, b"")):
+            bulk.data_frames([], 1, length_max, b"", b"")
+    for arguments in (
+        ([], 1, 100, "", b""),
+        ([], 1, 100, b"", ""),
+        ([], "1", 100, b"", b""),
+        ((), 1, 100, b"", b""),
+        ([], 1, 100, b""),
+    ):
         with pytest.raises(TypeError):
             bulk.data_frames(*arguments)
 
@@ -108,7 +114,11 @@ def test_the_kernel_refuses_what_it_cannot_read():
 @settings(deadline=None)
 @given(st.binary(max_size=300), st.binary(max_size=300), st.integers(1, 100), st.integers(1, 2**31 - 1))
 def test_a_message_is_cut_into_full_frames(head, body, length_max, stream_id):
-    wire = memoryview(bulk.data_frames(stream_id, length_max, head, memoryview(body)))
+    out = [b"before"]
+    bulk.data_frames(out, stream_id, length_max, head, memoryview(body))
+    assert out.pop(0) == b"before" and all(out)
+    assert all(piece.obj is body for piece in out if isinstance(piece, memoryview)), "nothing of a body is copied"
+    wire = memoryview(b"".join(out))
     contents = []
     while wire:
         frame, length = Frame.parse_frame_header(wire[:9])
