@@ -152,8 +152,8 @@ class Sink:
     def set_write_buffer_limits(self, high: int) -> None:
         pass
 
-    def get_extra_info(self, _name: str) -> tuple[str, int]:
-        return ("127.0.0.1", 1234)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("127.0.0.1", 1234) if name == "peername" else None
 
     def write(self, data: bytes) -> None:
         self.bytes += len(data)

@@ -45,7 +45,7 @@ class Listed:
         self._missing -= stop - start
 
     def take(self, data: Data, start: int, stop: int, stream_id: int, length_max: int) -> tuple[int, int]:
-        unpack = frames.HEADER.unpack_from
+        unpack, pieces, missing = frames.HEADER.unpack_from, self._pieces, self._missing
         taken = 0
         while stop - start >= frames.FRAME_HEADER_BYTES:
             high, low, kind, flags, owner = unpack(data, start)
@@ -53,11 +53,13 @@ class Listed:
             following = start + frames.FRAME_HEADER_BYTES + length
             if kind or flags or owner & frames.STREAM_ID_MASK != stream_id or not 0 < length <= length_max:
                 break
-            if length >= self._missing or following > stop:
+            if length >= missing or following > stop:
                 break
-            self.add(data, following - length, following)
+            pieces.append(bytes(data[following - length : following]))
+            missing -= length
             start = following
             taken += 1
+        self._missing = missing
         return start, taken
 
     def whole(self) -> bytes:

@@ -86,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self.sender.transport = cast(asyncio.Transport, transport)
         self.sender.transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self.peer = _address(transport.get_extra_info("peername"))
+        self.sender.gathers = transport.get_extra_info("sslcontext") is None
         refusal = self._on_made(self)
         if refusal:
             self._greet()
@@ -100,7 +101,10 @@ class Connection(asyncio.BufferedProtocol):
         self.upkeep.read_at = self.messages.now = self.floods.now = self.shared.clock()
         self.sender.gathering = True
         try:
-            self._read(nbytes)
+            if nbytes <= _SLICE_BYTES:
+                self._parse(bytes(self._buffer[:nbytes]))
+            else:
+                self._read(nbytes)
             if self.messages.growing is not None:
                 self.messages.count()
         except ConnectionFault as fault:
@@ -137,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- parsing ---------------------------------------------------------------------------
 
     def _read(self, size: int) -> None:
-        """What a read brought, slice by slice; the middle of a large message by itself."""
+        """What a large read brought, slice by slice; the middle of a large message by itself."""
         buffer, position = self._buffer, 0
         while position < size and not self.closing:
             if self._data_left:

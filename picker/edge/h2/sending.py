@@ -39,6 +39,7 @@ class Sender:
         "frame_bytes_max",
         "frames_written",
         "gathering",
+        "gathers",
         "out",
         "paused",
         "queued",
@@ -58,6 +59,7 @@ class Sender:
         self._on_overflow = on_overflow
         self.transport: asyncio.Transport | None = None
         self.out: list[bytes | memoryview] = []
+        self.gathers = True  # the socket takes pieces as they are; TLS would make a record of each
         self.scattered = False  # `out` has views of large bodies, better written from where they lie
         self.gathering = False  # within a read: flushed at its end
         self.paused = False  # the socket's buffer is full
@@ -167,7 +169,7 @@ class Sender:
             return
         transport = self.transport
         if transport is not None and not transport.is_closing():
-            if self.scattered:
+            if self.scattered and self.gathers:
                 transport.writelines(out)
             else:
                 transport.write(out[0] if len(out) == 1 else b"".join(out))

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hyperframe.frame import DataFrame, Frame, PingFrame
+from hyperframe.frame import DataFrame, Frame, PingFrame, SettingsFrame, WindowUpdateFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picker.edge.h2 import bulk
+from tests.unit.edge.h2.wire import Wire
 
 ASSEMBLIES = pytest.mark.parametrize("assembly", [bulk.Listed, bulk.new_assembly], ids=["list", "default"])
 KERNEL = pytest.mark.skipif(bulk.data_frames is None, reason="the kernel is of the compiled build")
@@ -128,3 +129,19 @@ def test_a_message_is_cut_into_full_frames(head, body, length_max, stream_id):
         wire = wire[9 + length :]
     assert b"".join(contents) == head + body
     assert all(len(content) == length_max for content in contents[:-1]) and all(contents)
+
+
+@KERNEL
+@pytest.mark.parametrize("tls", [None, object()])
+def test_a_socket_takes_the_pieces_of_a_body_and_tls_one_whole(tls):
+    wire = Wire(tls=tls)
+    wire.send(SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 1 << 20}), WindowUpdateFrame(0, 1 << 20))
+    wire.open(1, b"silent")
+    body = Random(1).randbytes(100_000)
+    wire.handlers[0].call.send(b"head", memoryview(body))
+    wire.handlers[0].call.send(b"more")
+    wire.turn()
+    assert wire.answers(1) == [b"head" + body, b"more"]
+    wire.handlers[0].call.send(b"small")
+    wire.turn()
+    assert wire.socket.gathered_writes == (1 if tls is None else 0)
