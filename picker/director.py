@@ -183,7 +183,7 @@ class Director:
                 )
         hashes = request.block_hashes
         if hashes is None:
-            hashes = block_hashes(chain_seed(request.model, request.cache_salt), request.prompt)
+            hashes = block_hashes(chain_seed(request.model, request.cache_salt), request.pieces)
         match = self.index.match(hashes, now) if hashes else NO_MATCH
         columns = self._columns(request, snapshot, match, now)
         hot = scheduler.hot_bits(match, self.config.threshold, columns.bytes_per_token, among) if match.steps else 0
@@ -380,12 +380,12 @@ class Director:
         if self.config.destinations_max > 1:
             slots = scheduler.ranked(choice, self.config.destinations_max)
             addresses = tuple(each.spec.address for at in slots if (each := snapshot.endpoints[at]) is not None)
-        by_prompt = request.prompt or request.block_hashes is not None or choice.reason is Reason.STICKY
+        by_prompt = request.pieces or request.block_hashes is not None or choice.reason is Reason.STICKY
         reason = choice.reason if by_prompt else Reason.HEADERS
         return Picked(  # by position, as the columns
             addresses,
             reason,
-            (holding.blocks / len(hashes) if hashes else 0.0) if request.prompt or hashes else None,
+            (holding.blocks / len(hashes) if hashes else 0.0) if request.pieces or hashes else None,
             booking,
             explanation.Later(snapshot, choice, columns, reason, self.config),
             ttft,

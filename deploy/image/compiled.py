@@ -25,6 +25,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILED = (
     "picker/api/chat_completions.py",
+    "picker/api/document.py",
     "picker/api/messages_text.py",
     "picker/api/request.py",
     "picker/decision.py",
@@ -83,6 +84,8 @@ options = {"include_dirs": [numpy.get_include()], "extra_compile_args": ["-O3", 
 kernels = [
     Extension("picker.scheduling.kernel", ["picker/scheduling/kernel.c"], **options),
     Extension("picker.prefix.chain", ["picker/prefix/chain.c"], optional=True, **options),  # little-endian machines
+    Extension("picker.edge.h2.bulk_kernel", ["picker/edge/h2/bulk_kernel.c"], **options),
+    Extension("picker.api.skim", ["picker/api/skim.c"], optional=True, **options),  # x86-64
 ]
 modules = mypycify(["--ignore-missing-imports", *sys.argv[1:]], opt_level="3", debug_level="0")
 setup(name="compiled", packages=[], script_args=["--quiet", "build_ext", "--inplace"], ext_modules=[*kernels, *modules])

@@ -6,12 +6,13 @@ A new path: one file with `parse`, one line in `PARSERS`. Everything else routes
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from picker.api import chat_completions, completions, embeddings, generate, messages, responses
+from picker.api.document import Document, shortened
 from picker.api.request import InferenceRequest, InvalidBody
 
 
@@ -19,7 +20,7 @@ class Api(NamedTuple):
     """One API path whose body we read."""
 
     name: str
-    parse: Callable[[bytes], InferenceRequest]
+    parse: Callable[[Document], InferenceRequest]
     anthropic_errors: bool = False
 
 
@@ -73,8 +74,14 @@ def read_body(api: Api, body: bytes | memoryview) -> InferenceRequest:
     """
     if len(body) > SURE_BYTES and _containers(body) > CONTAINERS_MAX:
         return unparsed(api.name, len(body))
+    document = shortened(body)
+    if document is not None:
+        try:
+            return api.parse(document)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # it asks for the text of a long string, or is no such body: read as it is, which says
     try:
-        return api.parse(cast(bytes, body))  # every parser hands it to msgspec, which reads any buffer
+        return api.parse(Document(body))
     except msgspec.ValidationError:
         return unparsed(api.name, len(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -86,7 +93,7 @@ def _second_reading(api: Api, body: bytes) -> InferenceRequest:
     whole, cuts = _LONE_SURROGATE.subn(rb"\1\2\\ufffd", body) if len(body) <= MEND_BYTES_MAX else (body, 0)
     if cuts:
         try:
-            return api.parse(whole)
+            return api.parse(Document(whole))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
     if len(body) > SECOND_READING_BYTES_MAX:

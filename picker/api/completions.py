@@ -4,7 +4,8 @@ import re
 
 import msgspec
 
-from picker.api.messages_text import Pieces, given, put_text
+from picker.api.document import Document, Pieces, Text
+from picker.api.messages_text import given, put_text
 from picker.api.request import InferenceRequest, medium, token_ids
 from picker.api.shapes import NO_RAW, Raw
 
@@ -28,18 +29,18 @@ class _Body(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def parse(body: bytes) -> InferenceRequest:
+def parse(document: Document) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
-    fields = _decode(body)
-    prompt, total_bytes, exact = flatten_prompts(fields.prompt)
+    fields = _decode(document.json)
+    pieces, total_bytes, exact = flatten_prompts(document, fields.prompt)
     has_media = given(fields.prompt_embeds)
     if has_media:  # kilobytes a token, and no text: it stands for itself by its digest, as an image does
-        embeddings = medium(memoryview(fields.prompt_embeds))
-        prompt, total_bytes, exact = embeddings + prompt, total_bytes + len(embeddings), False
+        embeddings = medium(document.view(fields.prompt_embeds))
+        pieces, total_bytes, exact = [embeddings, *pieces], total_bytes + len(embeddings), False
     return InferenceRequest(
         api="completions",
         model=fields.model,
-        prompt=prompt,
+        pieces=pieces,
         prompt_bytes=total_bytes,
         exact_tokens=exact,
         has_media=has_media,
@@ -49,28 +50,28 @@ def parse(body: bytes) -> InferenceRequest:
     )
 
 
-def flatten_prompts(prompts: Raw) -> tuple[bytes, int, bool]:
+def flatten_prompts(document: Document, prompts: Raw) -> tuple[list[Text], int, bool]:
     """The first prompt flattened, the bytes of all, and whether they are token ids.
 
     The chain of the first decides where, the load of all is charged. Raises `msgspec.ValidationError`.
     """
+    pieces = Pieces(document)
     if not prompts:
-        return b"", 0, False
+        return pieces.found, 0, False
     shape = _LIST_START.match(memoryview(prompts))
     if shape is None:
-        pieces: Pieces = []
         put_text(prompts, pieces)
-        prompt = b"".join(pieces)
-        return prompt, len(prompt), False
+        return pieces.found, pieces.bytes, False
     first_byte = bytes(shape[1])
     if first_byte in _NUMBER_STARTS:
-        prompt = token_ids(_decode_ids(prompts))
-        return prompt, len(prompt), True
+        pieces.append(token_ids(_decode_ids(prompts)))
+        return pieces.found, pieces.bytes, True
     if first_byte == b"[":
         lists = _decode_many_ids(prompts)
-        return token_ids(lists[0]), 4 * sum(map(len, lists)), True
+        pieces.append(token_ids(lists[0]))
+        return pieces.found, 4 * sum(map(len, lists)), True
     texts = _decode_texts(prompts)
-    first: Pieces = []
     if texts:
-        put_text(texts[0], first)
-    return b"".join(first), max(0, sum(map(len, texts)) - 2 * len(texts)), False  # all but their quotes
+        put_text(texts[0], pieces)
+    total_bytes = sum(len(document.view(text)) for text in texts)
+    return pieces.found, max(0, total_bytes - 2 * len(texts)), False  # all but their quotes

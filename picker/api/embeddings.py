@@ -3,7 +3,8 @@
 import msgspec
 
 from picker.api.completions import flatten_prompts
-from picker.api.messages_text import Pieces, put_messages
+from picker.api.document import Document, Pieces
+from picker.api.messages_text import put_messages
 from picker.api.request import InferenceRequest
 from picker.api.shapes import NO_RAW, Message, Raw
 
@@ -18,21 +19,20 @@ class _Body(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def parse(body: bytes) -> InferenceRequest:
+def parse(document: Document) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
-    fields = _decode(body)
+    fields = _decode(document.json)
     has_media = exact = False
     if fields.messages is not None:
-        pieces: Pieces = []
+        pieces = Pieces(document)
         has_media = put_messages(fields.messages, pieces)
-        prompt = b"".join(pieces)
-        total_bytes = len(prompt)
+        found, total_bytes = pieces.found, pieces.bytes
     else:
-        prompt, total_bytes, exact = flatten_prompts(fields.input)
+        found, total_bytes, exact = flatten_prompts(document, fields.input)
     return InferenceRequest(
         api="embeddings",
         model=fields.model,
-        prompt=prompt,
+        pieces=found,
         prompt_bytes=total_bytes,
         exact_tokens=exact,
         has_media=has_media,

@@ -8,6 +8,7 @@ with the model in the path.
 import msgspec
 
 from picker.api.completions import flatten_prompts
+from picker.api.document import Document
 from picker.api.messages_text import given
 from picker.api.request import InferenceRequest, medium
 from picker.api.shapes import NO_RAW, Raw
@@ -40,28 +41,28 @@ _decode_sampling = msgspec.json.Decoder(_Sampling | list[_Sampling] | None).deco
 _decode_adapter = msgspec.json.Decoder(str | list[str | None] | None).decode
 
 
-def parse(body: bytes) -> InferenceRequest:
+def parse(document: Document) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
-    fields = _decode(body)
-    return _request(fields, "generate", stream=bool(fields.stream))
+    fields = _decode(document.json)
+    return _request(document, fields, "generate", stream=bool(fields.stream))
 
 
-def parse_stream(body: bytes) -> InferenceRequest:
+def parse_stream(document: Document) -> InferenceRequest:
     """`/generate_stream` (TGI, Triton): the same, and the answer streams whatever the body says."""
-    return _request(_decode(body), "generate_stream", stream=True)
+    return _request(document, _decode(document.json), "generate_stream", stream=True)
 
 
-def _request(fields: _Body, api: str, *, stream: bool) -> InferenceRequest:
+def _request(document: Document, fields: _Body, api: str, *, stream: bool) -> InferenceRequest:
     prompts = (fields.text, fields.input_ids, fields.token_ids, fields.prompt, fields.inputs, fields.text_input)
-    prompt, total_bytes, exact = flatten_prompts(next((each for each in prompts if given(each)), NO_RAW))
+    pieces, total_bytes, exact = flatten_prompts(document, next((each for each in prompts if given(each)), NO_RAW))
     has_media = given(fields.image_data)
     if has_media:  # before the text: where in it the image belongs, only the engine's template knows
-        image = medium(memoryview(fields.image_data))
-        prompt, total_bytes = image + prompt, total_bytes + len(image)
+        image = medium(document.view(fields.image_data))
+        pieces, total_bytes = [image, *pieces], total_bytes + len(image)
     return InferenceRequest(
         api=api,
         model=_adapter(fields.lora_path) or fields.model,
-        prompt=prompt,
+        pieces=pieces,
         prompt_bytes=total_bytes,
         exact_tokens=exact,
         has_media=has_media,

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from picker.api.messages_text import Pieces, put_content, put_messages, put_text
+from picker.api.document import Document, Pieces
+from picker.api.messages_text import put_content, put_messages, put_text
 from picker.api.request import InferenceRequest
 from picker.api.shapes import NO_RAW, Message, Raw
 
@@ -20,10 +21,10 @@ class _Body(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def parse(body: bytes) -> InferenceRequest:
+def parse(document: Document) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
-    fields = _decode(body)
-    pieces: Pieces = []
+    fields = _decode(document.json)
+    pieces = Pieces(document)
     if fields.tools:
         put_text(fields.tools, pieces)
     has_media = False
@@ -31,12 +32,11 @@ def parse(body: bytes) -> InferenceRequest:
         pieces.append(b"\x00system\n")
         has_media = put_content(fields.system, pieces)
     has_media = put_messages(fields.messages, pieces) or has_media
-    prompt = b"".join(pieces)
     return InferenceRequest(
         api="messages",
         model=fields.model,
-        prompt=prompt,
-        prompt_bytes=len(prompt),
+        pieces=pieces.found,
+        prompt_bytes=pieces.bytes,
         has_media=has_media,
         stream=bool(fields.stream),
         max_tokens=fields.max_tokens,

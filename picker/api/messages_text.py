@@ -9,10 +9,9 @@ from typing import Final
 
 import msgspec
 
+from picker.api.document import Pieces
 from picker.api.request import medium
 from picker.api.shapes import Locator, Message, Part, Raw
-
-Pieces = list[bytes | memoryview]
 
 _QUOTE: Final = ord('"')
 _LIST: Final = ord("[")
@@ -107,7 +106,7 @@ def _put_medium(raw: Raw, pieces: Pieces, *, is_source: bool) -> bool:
     elif first != _QUOTE or is_source:
         put_text(raw, pieces)
         return False
-    pieces.append(medium(memoryview(where)))
+    pieces.append(medium(pieces.document.view(where)))
     return True
 
 
@@ -123,7 +122,7 @@ def given(raw: Raw) -> bool:
 
 def put_text(raw: Raw, pieces: Pieces) -> None:
     """Append JSON as the client wrote it; a string without its quotes, null as nothing."""
-    view = memoryview(raw)
+    view = pieces.document.view(raw)
     if view[0] == _QUOTE:
         pieces.append(view[1:-1])
     elif bytes(view[:4]) != b"null":

@@ -22,7 +22,10 @@ MEDIUM_BYTES: Final = 4000
 
 
 class InferenceRequest:
-    """One request, understood. `prompt` may be empty: then only load counts."""
+    """One request, understood. `pieces` may be empty: then only load counts.
+
+    Made with `pieces`, or with a whole `prompt`.
+    """
 
     __slots__ = (
         "api",
@@ -33,8 +36,8 @@ class InferenceRequest:
         "has_media",
         "max_tokens",
         "model",
+        "pieces",
         "previous_response_id",
-        "prompt",
         "prompt_bytes",
         "stream",
     )
@@ -42,8 +45,8 @@ class InferenceRequest:
     api: str
     """The API's name: a bounded label."""
     model: str | None
-    prompt: bytes
-    """The flattened first prompt."""
+    pieces: list[bytes | memoryview]
+    """The flattened first prompt, in pieces: views of the body where it is text. None of them is empty."""
     block_hashes: "array[int] | None"
     """Its chained block hashes where they are known and the text is not: recorded and simulated requests."""
     prompt_bytes: int
@@ -65,6 +68,7 @@ class InferenceRequest:
         api: str,
         model: str | None = None,
         prompt: bytes = b"",
+        pieces: list[bytes | memoryview] | None = None,
         block_hashes: "array[int] | None" = None,
         prompt_bytes: int = 0,
         exact_tokens: bool = False,
@@ -77,7 +81,7 @@ class InferenceRequest:
     ) -> None:
         self.api = api
         self.model = model
-        self.prompt = prompt
+        self.pieces = pieces if pieces is not None else [prompt] if prompt else []
         self.block_hashes = block_hashes
         self.prompt_bytes = prompt_bytes
         self.exact_tokens = exact_tokens
@@ -88,12 +92,17 @@ class InferenceRequest:
         self.previous_response_id = previous_response_id
         self.conversation_id = conversation_id
 
+    @property
+    def prompt(self) -> bytes:
+        """The flattened first prompt, whole. Nothing that runs for each request needs it so."""
+        return b"".join(self.pieces)
+
 
 class InvalidBody(ValueError):
     """The body is not JSON. The text says where, never what it contains."""
 
 
-def medium(raw: "bytes | memoryview") -> bytes:
+def medium(raw: bytes | memoryview) -> bytes:
     """The place-holder of a medium in a flattened prompt: `MEDIUM_BYTES` bytes of its digest."""
     digest = xxh3_128_digest(raw)
     return (digest * (MEDIUM_BYTES // len(digest) + 1))[:MEDIUM_BYTES]

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from picker.api.messages_text import Pieces, is_list, put_answer, put_messages, put_text
+from picker.api.document import Document, Pieces
+from picker.api.messages_text import is_list, put_answer, put_messages, put_text
 from picker.api.request import InferenceRequest
 from picker.api.shapes import NO_RAW, Message, Raw
 
@@ -37,10 +38,10 @@ _decode_items = msgspec.json.Decoder(list[_Item]).decode
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def parse(body: bytes) -> InferenceRequest:
+def parse(document: Document) -> InferenceRequest:
     """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
-    fields = _decode(body)
-    pieces: Pieces = []
+    fields = _decode(document.json)
+    pieces = Pieces(document)
     if fields.tools:
         put_text(fields.tools, pieces)
     if fields.instructions:
@@ -57,13 +58,12 @@ def parse(body: bytes) -> InferenceRequest:
     elif fields.input:
         pieces.append(b"\x00user\n")
         put_text(fields.input, pieces)
-    prompt = b"".join(pieces)
     conversation = fields.conversation
     return InferenceRequest(
         api="responses",
         model=fields.model,
-        prompt=prompt,
-        prompt_bytes=len(prompt),
+        pieces=pieces.found,
+        prompt_bytes=pieces.bytes,
         has_media=has_media,
         stream=bool(fields.stream),
         max_tokens=fields.max_output_tokens,

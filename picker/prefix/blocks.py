@@ -19,7 +19,9 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-_links: Callable[[int, bytes], bytes] | None
+Text = bytes | memoryview
+
+_links: Callable[[int, list[Text]], bytes] | None
 try:
     from picker.prefix import chain
 except ImportError:  # the interpreted build
@@ -43,12 +45,15 @@ def chain_seed(model: str | None, cache_salt: str | None) -> int:
     return xxh3_64_intdigest(b"".join(parts))
 
 
-def block_hashes(seed: int, prompt: bytes) -> "array[int]":
-    """One 64-bit hash for each full block of `prompt`: `array('Q')`, empty below 1,024 bytes."""
+def block_hashes(seed: int, pieces: list[Text]) -> "array[int]":
+    """One 64-bit hash for each full block of the prompt, which is the sum of its pieces.
+
+    `array('Q')`, empty below 1,024 bytes.
+    """
     if _links is not None:
-        return array("Q", _links(seed, prompt))
-    view = memoryview(prompt)
+        return array("Q", _links(seed, pieces))
+    view = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
     digest = xxh3_64_intdigest
     link = seed
-    ends = range(BLOCK_BYTES, len(prompt) + 1, BLOCK_BYTES)
+    ends = range(BLOCK_BYTES, len(view) + 1, BLOCK_BYTES)
     return array("Q", [link := digest(view[end - BLOCK_BYTES : end], link) for end in ends])

@@ -18,6 +18,8 @@
 #define STRIPE_BYTES 64
 #define LANES 8
 #define SECRET_BYTES 192
+#define STRIPES (BLOCK_BYTES / STRIPE_BYTES)
+#define LAST_SECRET (SECRET_BYTES - STRIPE_BYTES - 7)
 
 static const uint64_t PRIME32_1 = 0x9E3779B1U, PRIME32_2 = 0x85EBCA77U, PRIME32_3 = 0xC2B2AE3DU;
 static const uint64_t PRIME64_1 = 0x9E3779B185EBCA87ULL, PRIME64_2 = 0xC2B2AE3D27D4EB4FULL,
@@ -58,13 +60,50 @@ static inline void accumulate(uint64_t *lane, const unsigned char *stripe, const
     }
 }
 
+static void round_plain(uint64_t *lane, const unsigned char *block, const unsigned char *secret)
+{
+    for (int stripe = 0; stripe < STRIPES - 1; stripe++)
+        accumulate(lane, block + stripe * STRIPE_BYTES, secret + stripe * 8);
+    accumulate(lane, block + BLOCK_BYTES - STRIPE_BYTES, secret + LAST_SECRET);
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+
+__attribute__((target("avx2"))) static inline __m256i accumulated(__m256i lanes, const unsigned char *data, const unsigned char *secret)
+{
+    const __m256i read = _mm256_loadu_si256((const __m256i *)data);
+    const __m256i mixed = _mm256_xor_si256(read, _mm256_loadu_si256((const __m256i *)secret));
+    const __m256i product = _mm256_mul_epu32(mixed, _mm256_srli_epi64(mixed, 32));
+    const __m256i swapped = _mm256_shuffle_epi32(read, _MM_SHUFFLE(1, 0, 3, 2));
+    return _mm256_add_epi64(lanes, _mm256_add_epi64(product, swapped));
+}
+
+/* The same, four lanes at a time. */
+__attribute__((target("avx2"))) static void round_avx2(uint64_t *lane, const unsigned char *block, const unsigned char *secret)
+{
+    __m256i low = _mm256_loadu_si256((const __m256i *)lane), high = _mm256_loadu_si256((const __m256i *)(lane + 4));
+    for (int stripe = 0; stripe < STRIPES; stripe++) {
+        const unsigned char *data = block + stripe * STRIPE_BYTES;
+        const unsigned char *key = secret + (stripe < STRIPES - 1 ? stripe * 8 : LAST_SECRET);
+        low = accumulated(low, data, key);
+        high = accumulated(high, data + 32, key + 32);
+    }
+    _mm256_storeu_si256((__m256i *)lane, low);
+    _mm256_storeu_si256((__m256i *)(lane + 4), high);
+}
+#endif
+
+typedef void Round(uint64_t *, const unsigned char *, const unsigned char *);
+static Round *round_of = round_plain;
+
 static inline uint64_t folded(uint64_t left, uint64_t right)
 {
     const unsigned __int128 product = (unsigned __int128)left * right;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-static uint64_t block_hash(const unsigned char *block, uint64_t seed)
+static uint64_t block_hash(Round *round, const unsigned char *block, uint64_t seed)
 {
     unsigned char secret[SECRET_BYTES];
     for (int at = 0; at < SECRET_BYTES; at += 16) {
@@ -73,10 +112,7 @@ static uint64_t block_hash(const unsigned char *block, uint64_t seed)
         memcpy(secret + at + 8, &high, 8);
     }
     uint64_t lane[LANES] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
-    const int last = BLOCK_BYTES / STRIPE_BYTES - 1;
-    for (int stripe = 0; stripe < last; stripe++)
-        accumulate(lane, block + stripe * STRIPE_BYTES, secret + stripe * 8);
-    accumulate(lane, block + last * STRIPE_BYTES, secret + SECRET_BYTES - STRIPE_BYTES - 7);
+    round(lane, block, secret);
     uint64_t hash = BLOCK_BYTES * PRIME64_1;
     for (int at = 0; at < LANES; at += 2)
         hash += folded(lane[at] ^ read64(secret + 11 + 8 * at), lane[at + 1] ^ read64(secret + 19 + 8 * at));
@@ -85,35 +121,91 @@ static uint64_t block_hash(const unsigned char *block, uint64_t seed)
     return hash ^ hash >> 32;
 }
 
-PyDoc_STRVAR(links_doc, "links(seed, prompt) -> the hash of each full block, each seeded with the one before: native uint64 as bytes.");
+/* A chain in the making: blocks are hashed where they lie, but for one that begins in one piece and ends in another. */
+typedef struct {
+    Round *round;
+    uint64_t link;
+    unsigned char begun[BLOCK_BYTES];
+    Py_ssize_t begun_bytes;
+    char *out;
+} Chain;
+
+static void add_block(Chain *chain, const unsigned char *block)
+{
+    chain->link = block_hash(chain->round, block, chain->link);
+    memcpy(chain->out, &chain->link, sizeof chain->link);
+    chain->out += sizeof chain->link;
+}
+
+static void add_piece(Chain *chain, const unsigned char *piece, Py_ssize_t size)
+{
+    if (chain->begun_bytes) {
+        const Py_ssize_t wanted = BLOCK_BYTES - chain->begun_bytes, taken = size < wanted ? size : wanted;
+        memcpy(chain->begun + chain->begun_bytes, piece, taken);
+        chain->begun_bytes += taken;
+        if (chain->begun_bytes < BLOCK_BYTES)
+            return;
+        add_block(chain, chain->begun);
+        piece += taken;
+        size -= taken;
+    }
+    for (; size >= BLOCK_BYTES; piece += BLOCK_BYTES, size -= BLOCK_BYTES)
+        add_block(chain, piece);
+    memcpy(chain->begun, piece, size);
+    chain->begun_bytes = size;
+}
+
+PyDoc_STRVAR(links_doc, "links(seed, pieces) -> the hash of each full block of their sum, each seeded with the one before: native "
+                        "uint64 as bytes.");
+
+static PyObject *linked(Round *round, PyObject *const *arguments, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_Check(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError, "links takes a seed and a list of pieces");
+        return NULL;
+    }
+    Chain chain = {.round = round, .link = PyLong_AsUnsignedLongLongMask(arguments[0])};
+    if (chain.link == (uint64_t)-1 && PyErr_Occurred())
+        return NULL;
+    const Py_ssize_t pieces = PyList_GET_SIZE(arguments[1]);
+    Py_buffer *views = PyMem_Calloc(pieces + 1, sizeof *views);
+    if (views == NULL)
+        return PyErr_NoMemory();
+    PyObject *result = NULL;
+    Py_ssize_t opened = 0, size = 0;
+    for (; opened < pieces; opened++) {
+        if (PyObject_GetBuffer(PyList_GET_ITEM(arguments[1], opened), &views[opened], PyBUF_SIMPLE) < 0)
+            break;
+        size += views[opened].len;
+    }
+    if (opened == pieces)
+        result = PyBytes_FromStringAndSize(NULL, size / BLOCK_BYTES * (Py_ssize_t)sizeof chain.link);
+    if (result != NULL) {
+        chain.out = PyBytes_AS_STRING(result);
+        for (Py_ssize_t at = 0; at < pieces; at++)
+            add_piece(&chain, views[at].buf, views[at].len);
+    }
+    while (opened > 0)
+        PyBuffer_Release(&views[--opened]);
+    PyMem_Free(views);
+    return result;
+}
 
 static PyObject *links(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "links takes 2 arguments");
-        return NULL;
-    }
-    uint64_t link = PyLong_AsUnsignedLongLongMask(arguments[0]);
-    if (link == (uint64_t)-1 && PyErr_Occurred())
-        return NULL;
-    Py_buffer prompt;
-    if (PyObject_GetBuffer(arguments[1], &prompt, PyBUF_SIMPLE) < 0)
-        return NULL;
-    const Py_ssize_t blocks = prompt.len / BLOCK_BYTES;
-    PyObject *result = PyBytes_FromStringAndSize(NULL, blocks * (Py_ssize_t)sizeof link);
-    if (result != NULL) {
-        char *out = PyBytes_AS_STRING(result);
-        for (Py_ssize_t block = 0; block < blocks; block++) {
-            link = block_hash((const unsigned char *)prompt.buf + block * BLOCK_BYTES, link);
-            memcpy(out + block * (Py_ssize_t)sizeof link, &link, sizeof link);
-        }
-    }
-    PyBuffer_Release(&prompt);
-    return result;
+    return linked(round_of, arguments, count);
+}
+
+PyDoc_STRVAR(links_plain_doc, "links(seed, pieces), without what only some processors have. For tests.");
+
+static PyObject *links_plain(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    return linked(round_plain, arguments, count);
 }
 
 static PyMethodDef methods[] = {
     {"links", (PyCFunction)(void (*)(void))links, METH_FASTCALL, links_doc},
+    {"links_plain", (PyCFunction)(void (*)(void))links_plain, METH_FASTCALL, links_plain_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -121,4 +213,11 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "picker.prefix.chain", "Chained block hashes in one call.", -1, methods, NULL, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit_chain(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit_chain(void)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (__builtin_cpu_supports("avx2"))
+        round_of = round_avx2;
+#endif
+    return PyModule_Create(&definition);
+}

@@ -1,7 +1,7 @@
 """The picker's own CPU for a request, part by part and without sockets: `python -m tests.bench.offline`.
 
 The frames of an Envoy (as recorded from 1.40: HEADERS, the request's headers, its body, the end of it; then
-the response's headers; then RST_STREAM) go straight into a connection's `data_received`, many streams a read as under
+the response's headers; then RST_STREAM) go straight into a connection's buffer, many streams a read as under
 load; what it writes goes nowhere. So the figures hold neither kernel nor event loop, repeat within a few
 percent, and `--profile` or `valgrind --tool=callgrind` show the picker alone.
 
@@ -30,7 +30,7 @@ from picker.edge.decisions import DecisionRing
 from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
 from picker.edge.h2.connection import Connection
 from picker.edge.h2.limits import H2Limits
-from picker.edge.h2.shared import Shared
+from picker.edge.h2.shared import RECEIVE_BYTES, Shared
 from picker.edge.malloc import tune_malloc
 from picker.edge.telemetry import Telemetry
 from picker.edge.transport import Call
@@ -44,8 +44,8 @@ from tests.bench.transport import data_frames, frame
 
 ENDPOINTS = 4
 FULL_DUPLEX = 4
-READ_BYTES = 65_536
-"""A read of a socket, at most: libuv's."""
+READ_BYTES = RECEIVE_BYTES
+"""A read of a socket, at most."""
 WIDTH = 16
 """Streams that a read carries a step of: 16 of 64 connections under load, 1 when paced."""
 CHUNKS = 1_000
@@ -152,8 +152,8 @@ class Sink:
     def set_write_buffer_limits(self, high: int) -> None:
         pass
 
-    def get_extra_info(self, _name: str) -> tuple[str, int]:
-        return ("127.0.0.1", 1234)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("127.0.0.1", 1234) if name == "peername" else None
 
     def write(self, data: bytes) -> None:
         self.bytes += len(data)
@@ -189,7 +189,8 @@ class Peer:
         self.encoder = hpack.Encoder()
         self.next_id = 1
         settings = struct.pack(">HLHL", 4, 1 << 28, 3, 1 << 30)
-        self.connection.data_received(
+        self.received = self.connection.get_buffer(-1)
+        self.receive(
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, settings) + frame(8, 0, 0, struct.pack(">L", 1 << 30))
         )
         self.first_block = self.encoder.encode(list(SENT_BY_ENVOY))
@@ -197,8 +198,13 @@ class Peer:
         assert self.block == self.encoder.encode(list(SENT_BY_ENVOY))
         self.feed(frame(1, 4, 1, self.first_block) + frame(3, 0, 1, struct.pack(">L", 2)))
 
+    def receive(self, data: bytes) -> None:
+        """As a loop does, copy and all."""
+        self.received[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
     def feed(self, data: bytes) -> None:
-        self.connection.data_received(data)
+        self.receive(data)
         while self.soon:
             self.soon.pop()()
         if self.errors:
@@ -358,7 +364,7 @@ def chunks(peer: Peer, width: int, chunks_each: int) -> tuple[list[bytes], list[
 
 
 def timed(peer: Peer, reads: list[bytes]) -> float:
-    receive, soon, sender = peer.connection.data_received, peer.soon, peer.connection.sender
+    receive, soon, sender = peer.receive, peer.soon, peer.connection.sender
     began = time.process_time()
     for read in reads:
         receive(read)

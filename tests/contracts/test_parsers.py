@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picker.api import PARSERS, find_api, read_body
+from picker.api.document import Document
 from picker.api.request import InferenceRequest, InvalidBody
 
 APIS = pytest.mark.parametrize("suffix", list(PARSERS))
@@ -35,7 +36,7 @@ def test_every_api_has_an_example_here():
 def test_a_valid_body_is_understood_in_the_neutral_form(suffix):
     api = find_api(f"/v1{suffix}")
     assert api is PARSERS[suffix]
-    request = api.parse(body({"model": "m", "cache_salt": "s", **VALID[suffix]}))
+    request = api.parse(Document(body({"model": "m", "cache_salt": "s", **VALID[suffix]})))
     assert isinstance(request, InferenceRequest) and request.api == api.name
     assert (request.model, request.cache_salt, request.stream) == ("m", "s", suffix in STREAMS)
     assert request.prompt.endswith(b"hello") and request.prompt_bytes == len(request.prompt)

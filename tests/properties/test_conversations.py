@@ -78,8 +78,8 @@ def test_the_next_turn_starts_with_this_one(conversation, frame, as_ascii, data)
     assert after.prompt.startswith(before.prompt)
     assert after.prompt_bytes == len(after.prompt)
     seed = chain_seed("m", None)
-    blocks = block_hashes(seed, before.prompt)
-    assert block_hashes(seed, after.prompt)[: len(blocks)] == blocks
+    blocks = block_hashes(seed, before.pieces)
+    assert block_hashes(seed, after.pieces)[: len(blocks)] == blocks
 
 
 @settings(max_examples=200, deadline=None)

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from picker.api import document
 from picker.prefix import blocks
 from picker.scheduling import fused, loads
 from picker.scheduling.loads import ROWS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMPILED = os.environ.get("PICKER_COMPILED") == "1"
+CPU_FLAGS = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
 
 
 def sources() -> list[str]:
@@ -39,6 +41,7 @@ def test_what_runs_is_what_is_tested():
         assert compiled is COMPILED, f"{path}: `make test-compiled` is for the compiled build"
     assert fused.COMPILED is COMPILED
     assert (blocks._links is not None) is (COMPILED and sys.byteorder == "little")
+    assert (document._shorten is not None) is (COMPILED and " avx2 " in CPU_FLAGS)
 
 
 def test_no_struct_is_compiled():

@@ -7,6 +7,7 @@ and is there only while it is needed, so that a held stream costs a few hundred 
 from typing import TYPE_CHECKING, Final
 
 from picker.edge.h2 import frames, responses
+from picker.edge.h2.bulk import data_frames
 from picker.edge.h2.frames import DATA_MESSAGE, MESSAGE
 from picker.edge.h2.heads import Head
 from picker.edge.h2.sending import SendQueue
@@ -77,17 +78,18 @@ class H2Call:
                 out.append(_RESPONSE_PREFIX + self.stream_id.to_bytes(4, "big") + responses.RESPONSE_HEADERS)
         length = len(message) + len(body)
         size = length + 5
-        if (
-            size <= sender.frame_bytes_max
-            and size <= sender.window
-            and size <= sender.stream_window + self.window_offset
-            and self.queue is None
-        ):
+        fits = size <= sender.window and size <= sender.stream_window + self.window_offset and self.queue is None
+        if fits and size <= sender.frame_bytes_max:
             sender.window -= size
             self.window_offset -= size
             out.append(DATA_MESSAGE.pack(size >> 8, size & 0xFF, 0, 0, self.stream_id, 0, length) + message)
             if body:
                 out.append(body)
+        elif fits and data_frames is not None:
+            sender.window -= size
+            self.window_offset -= size
+            data_frames(out, self.stream_id, sender.frame_bytes_max, MESSAGE.pack(0, length) + message, body)
+            sender.scattered = True
         else:
             sender.enqueue(self, MESSAGE.pack(0, length) + message, body)
         if not sender.gathering:

@@ -1,11 +1,12 @@
 """One HTTP/2 connection, server side: bytes of a read in, calls on handlers, one write out.
 
-Frames are parsed straight out of `data_received`. A DATA frame need not be complete: gRPC
-messages are cut out of the byte stream as it comes. Everything that handlers answer during one
-read leaves in one write.
+Frames are parsed straight out of what a read brought, before the loop goes on; so all connections share
+one buffer. A DATA frame need not be complete: gRPC messages are cut out of the byte stream as it comes,
+and the middle of a large one goes from the buffer to the message without another copy. Everything
+that handlers answer during one read leaves in one write.
 
 Invariants:
-* an exception never leaves `data_received`: a peer's fault ends in GOAWAY or RST_STREAM, a
+* an exception never leaves `buffer_updated`: a peer's fault ends in GOAWAY or RST_STREAM, a
   handler's in INTERNAL for its call, ours in GOAWAY INTERNAL_ERROR and `on_error`;
 * a call is in `streams` from its HEADERS until its last byte is written or it is reset;
   its handler's `closed()` has run by then;
@@ -34,6 +35,9 @@ _DISCARDED_BYTES_MAX: Final = 65_536
 _WRITE_BUFFER_BYTES: Final = 1024 * 1024
 """With so much in the socket's buffer a peer is not read from until it reads."""
 
+_SLICE_BYTES: Final = 65_536
+"""What is parsed at a time. It is copied for that: what is cut out of bytes are bytes, which can be keys."""
+
 _REMEMBERED_IDS_MAX: Final = 1_024
 _WHOLE_MESSAGE_BYTES_MIN: Final = 16
 """Shorter messages are `messages`' to count: they move too little data for a handler call."""
@@ -41,7 +45,7 @@ _WHOLE_MESSAGE_BYTES_MIN: Final = 16
 _HTTP1_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"CONN")
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """The server's end of one connection."""
 
     def __init__(
@@ -65,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._on_made = on_made
         self._on_lost = on_lost
         self._limits = shared.limits
+        self._buffer = shared.received
         self._preface_left = frames.PREFACE
         self._tail = b""  # the beginning of a frame, from the last read
         self._data_left = 0  # of a DATA frame whose beginning has been handled
@@ -75,24 +80,31 @@ class Connection(asyncio.Protocol):
         self._stream_grant_at = shared.limits.stream_window_bytes // 2
         self._reset_ids: dict[int, None] = {}  # streams that we reset: their peer may not know yet
 
-    # -- asyncio.Protocol ------------------------------------------------------------------
+    # -- asyncio.BufferedProtocol ----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.sender.transport = cast(asyncio.Transport, transport)
         self.sender.transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self.peer = _address(transport.get_extra_info("peername"))
+        self.sender.gathers = transport.get_extra_info("sslcontext") is None
         refusal = self._on_made(self)
         if refusal:
             self._greet()
             self.fail(frames.ENHANCE_YOUR_CALM, refusal)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self.closing:
             return
         self.upkeep.read_at = self.messages.now = self.floods.now = self.shared.clock()
         self.sender.gathering = True
         try:
-            self._parse(data)
+            if nbytes <= _SLICE_BYTES:
+                self._parse(bytes(self._buffer[:nbytes]))
+            else:
+                self._read(nbytes)
             if self.messages.growing is not None:
                 self.messages.count()
         except ConnectionFault as fault:
@@ -127,6 +139,36 @@ class Connection(asyncio.Protocol):
         self._on_lost(self)
 
     # -- parsing ---------------------------------------------------------------------------
+
+    def _read(self, size: int) -> None:
+        """What a large read brought, slice by slice; the middle of a large message by itself."""
+        buffer, position = self._buffer, 0
+        while position < size and not self.closing:
+            if self._data_left:
+                stop = min(position + self._data_left, size)
+            else:
+                if size - position > frames.FRAME_DEFAULT_BYTES and not self._tail and self.requests.pending is None:
+                    position = self._take(position, size)
+                stop = min(position + _SLICE_BYTES, size)
+            self._parse(bytes(buffer[position:stop]))
+            position = stop
+
+    def _take(self, position: int, size: int) -> int:
+        """The frames at `position`, if they are of the middle of a call's message. Returns where others begin."""
+        call = self.streams.get(int.from_bytes(self._buffer[position + 5 : position + 9], "big"))
+        partial = None if call is None else call.partial
+        if call is None or partial is None or partial.assembly is None or call.content_left is not None:
+            return position
+        stop, taken = partial.assembly.take(self._buffer, position, size, call.stream_id, self._limits.frame_bytes_max)
+        if taken:
+            length = stop - position - taken * frames.FRAME_HEADER_BYTES
+            partial.missing -= length
+            self.messages.grow(call)
+            self.floods.useful += taken
+            self._received += length
+            call.received += length
+            self._grant(call)
+        return stop
 
     def _parse(self, data: bytes) -> None:
         position = 0
@@ -234,8 +276,14 @@ class Connection(asyncio.Protocol):
                 position = stop
                 if call is not None:
                     partial = call.partial
-                    if partial is not None and partial.missing > length and not flags and call.content_left is None:
-                        partial.pieces.append(data[body:stop])  # the middle of a long message
+                    if (
+                        partial is not None
+                        and partial.assembly is not None
+                        and partial.missing > length
+                        and not flags
+                        and call.content_left is None
+                    ):
+                        partial.assembly.add(data, body, stop)  # the middle of a long message
                         partial.missing -= length
                         if messages.growing is not call:
                             messages.grow(call)

@@ -30,7 +30,7 @@ class TlsListener:
         listening: socket.socket,
         context: ssl.SSLContext,
         limits: H2Limits,
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[], asyncio.BaseProtocol],
         on_error: Callable[[BaseException], None],
     ) -> None:
         """`make`: the protocol of a connection; its `connection_made` follows its handshake."""

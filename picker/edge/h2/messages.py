@@ -8,6 +8,7 @@ from typing import Final
 
 from picker.edge.h2 import frames
 from picker.edge.h2.allowance import Floods
+from picker.edge.h2.bulk import Assembly, new_assembly
 from picker.edge.h2.call import H2Call
 from picker.edge.h2.shared import Shared
 from picker.edge.transport import GrpcStatus
@@ -19,11 +20,11 @@ _MESSAGE_BYTES_FREE: Final = 16
 class PartialMessage:
     """A gRPC message that has begun to arrive."""
 
-    __slots__ = ("counted", "length", "missing", "pieces", "prefix", "progress_at_seconds")
+    __slots__ = ("assembly", "counted", "length", "missing", "prefix", "progress_at_seconds")
 
     def __init__(self, now: float) -> None:
         self.prefix = b""
-        self.pieces: list[bytes] = []
+        self.assembly: Assembly | None = None  # from when the prefix is complete
         self.length = -1  # unknown while the prefix is incomplete
         self.missing = -1
         self.counted = 0  # in `buffered`
@@ -79,14 +80,16 @@ class Messages:
             start = end
             if len(partial.prefix) < 5 or not self._accept_prefix(call, partial):
                 return start
+        assembly = partial.assembly
+        assert assembly is not None
         end = min(start + partial.missing, stop)
         if end > start:
-            partial.pieces.append(data[start:end])
+            assembly.add(data, start, end)
             partial.missing -= end - start
         if partial.missing:
             self.grow(call)
             return end
-        message = partial.pieces[0] if len(partial.pieces) == 1 else b"".join(partial.pieces)
+        message = assembly.whole()
         self.drop(call)
         call.received_at_seconds = self.now
         handler = call.handler
@@ -110,7 +113,10 @@ class Messages:
         elif length > self._shared.limits.message_bytes_max:
             text = f"message of {length} bytes, above the limit of {self._shared.limits.message_bytes_max}"
             call.finish(GrpcStatus.RESOURCE_EXHAUSTED, text)
-        return not call.ended
+        if call.ended:
+            return False
+        partial.assembly = new_assembly(length)
+        return True
 
     def grow(self, call: H2Call) -> None:
         """The call's unfinished message has new pieces. They are counted once a read, not once a frame."""

@@ -39,9 +39,11 @@ class Sender:
         "frame_bytes_max",
         "frames_written",
         "gathering",
+        "gathers",
         "out",
         "paused",
         "queued",
+        "scattered",
         "stream_window",
         "table_emptied_due",
         "transport",
@@ -57,6 +59,8 @@ class Sender:
         self._on_overflow = on_overflow
         self.transport: asyncio.Transport | None = None
         self.out: list[bytes | memoryview] = []
+        self.gathers = True  # the socket takes pieces as they are; TLS would make a record of each
+        self.scattered = False  # `out` has views of large bodies, better written from where they lie
         self.gathering = False  # within a read: flushed at its end
         self.paused = False  # the socket's buffer is full
         self.window = frames.WINDOW_DEFAULT_BYTES
@@ -165,10 +169,14 @@ class Sender:
             return
         transport = self.transport
         if transport is not None and not transport.is_closing():
-            transport.write(out[0] if len(out) == 1 else b"".join(out))
+            if self.scattered and self.gathers:
+                transport.writelines(out)
+            else:
+                transport.write(out[0] if len(out) == 1 else b"".join(out))
             if self.paused and self.unsent_bytes() + self.queued > self._shared.limits.send_queue_bytes_max:
                 self._shared.call_soon(self._on_overflow)
         out.clear()
+        self.scattered = False
 
     def unsent_bytes(self) -> int:
         """What the socket has not taken yet."""

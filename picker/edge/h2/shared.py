@@ -1,10 +1,13 @@
 """What the connections of one h2 transport have in common."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from picker.edge.h2.limits import H2Limits
 from picker.edge.transport import MethodTable
+
+RECEIVE_BYTES: Final = 262_144
+"""Of one read, at most."""
 
 
 class Timer(Protocol):
@@ -26,6 +29,7 @@ class Shared:
         "methods",
         "on_error",
         "on_fault",
+        "received",
     )
 
     def __init__(
@@ -51,4 +55,5 @@ class Shared:
         self.call_soon = call_soon
         self.call_later = call_later
         self.call_ended = call_ended
+        self.received = memoryview(bytearray(RECEIVE_BYTES))  # what a read brings, until the connection has taken it
         self.buffered_bytes = 0  # unfinished messages and queued answers of all connections

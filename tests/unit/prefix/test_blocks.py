@@ -1,5 +1,6 @@
 """A prompt's chained block hashes, against the xxhash package block by block."""
 
+import itertools
 from random import Random
 
 import pytest
@@ -7,30 +8,45 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from picker.prefix import blocks
 from picker.prefix.blocks import BLOCK_BYTES, block_hashes, chain_seed
 
 seeds = st.one_of(st.sampled_from([0, 1, 2**63, 2**64 - 1]), st.integers(0, 2**64 - 1))
 sizes = st.one_of(st.sampled_from([0, 1, 1023, 1024, 1025, 2047, 2048, 3072, 65_536]), st.integers(0, 20 * BLOCK_BYTES))
 
 
-@given(seeds, sizes, st.integers(0, 99))
-def test_each_link_is_xxh3_of_its_block_seeded_with_the_one_before(seed, size, content):
+cuts = st.lists(st.integers(0, 20 * BLOCK_BYTES) | st.integers(0, 20).map(lambda at: at * BLOCK_BYTES), max_size=8)
+
+
+@given(seeds, sizes, cuts, st.integers(0, 99))
+def test_each_link_is_xxh3_of_its_block_seeded_with_the_one_before(seed, size, cuts, content):
     prompt = Random(content).randbytes(size)
     expected, link = [], seed
     for start in range(0, size - BLOCK_BYTES + 1, BLOCK_BYTES):
         link = xxhash.xxh3_64(prompt[start : start + BLOCK_BYTES], seed=link).intdigest()
         expected.append(link)
-    found = block_hashes(seed, prompt)
-    assert found.typecode == "Q" and found.tolist() == expected
+    ends = [0, *sorted(min(cut, size) for cut in cuts), size]
+    pieces = [memoryview(prompt)[start:end] for start, end in itertools.pairwise(ends)]
+    for of_it in (pieces, [prompt], [prompt[: ends[1]], memoryview(prompt)[ends[1] :]]):
+        found = block_hashes(seed, of_it)
+        assert found.typecode == "Q" and found.tolist() == expected
+        if blocks._links is not None:
+            assert blocks.chain.links_plain(seed, of_it) == found.tobytes()
 
 
 @pytest.mark.parametrize("fill", [b"\x00", b"\xff", b"a"])
 def test_equal_blocks_in_a_row_have_different_hashes(fill):
-    found = block_hashes(chain_seed("m", None), fill * (50 * BLOCK_BYTES))
+    found = block_hashes(chain_seed("m", None), [fill * (50 * BLOCK_BYTES)])
     assert len(set(found)) == 50
 
 
 def test_a_seed_counts_modulo_two_to_the_64_as_in_xxhash():
-    assert block_hashes(-1, bytes(BLOCK_BYTES)) == block_hashes(2**64 - 1, bytes(BLOCK_BYTES))
+    assert block_hashes(-1, [bytes(BLOCK_BYTES)]) == block_hashes(2**64 - 1, [bytes(BLOCK_BYTES)])
     with pytest.raises(TypeError):
-        block_hashes("seed", bytes(BLOCK_BYTES))
+        block_hashes("seed", [bytes(BLOCK_BYTES)])
+
+
+def test_what_is_no_text_is_refused_and_nothing_is_no_block():
+    assert block_hashes(1, []).tolist() == []
+    with pytest.raises(TypeError):
+        block_hashes(1, [bytes(BLOCK_BYTES), "text"])

@@ -60,7 +60,7 @@ def build(state) -> tuple[Director, InferenceRequest, list[str] | None, Rule]:
     rule = Rule(len(prompt), full, expected_output=output, weights=state["weights"], threshold=state["threshold"])
     names = [f"10.0.0.{number}:80" for number in range(len(state["endpoints"]))]
     director.replace_endpoints(EndpointSpec(address=name, uid=name, name=name) for name in names)
-    hashes = block_hashes(chain_seed("m", None), prompt)
+    hashes = block_hashes(chain_seed("m", None), [prompt])
     for name, given_one in zip(names, state["endpoints"], strict=True):
         endpoint = director.datastore.find(name)
         one = One(name, slowness=given_one["slowness"])

@@ -51,8 +51,10 @@ def message(content: bytes, compressed: int = 0) -> bytes:
 class Socket:
     """The part of asyncio's transport that a connection uses. `sticky`: nothing is ever taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: object = None) -> None:
+        self.tls = tls
         self.written = bytearray()
+        self.gathered_writes = 0
         self.reading = True
         self.eof = self.closed = self.aborted = False
         self.unsent = 0
@@ -61,12 +63,16 @@ class Socket:
     def set_write_buffer_limits(self, high: int) -> None:
         pass
 
-    def get_extra_info(self, _name: str) -> tuple[str, int]:
-        return ("127.0.0.1", 1234)
+    def get_extra_info(self, name: str) -> object:
+        return {"peername": ("127.0.0.1", 1234), "sslcontext": self.tls}.get(name)
 
     def write(self, data: bytes) -> None:
         self.writes += 1
         self.written += data
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.gathered_writes += 1
+        self.write(b"".join(pieces))
 
     def get_write_buffer_size(self) -> int:
         return self.unsent
@@ -138,7 +144,9 @@ class Echo:
 class Wire:
     """One peer and its connection."""
 
-    def __init__(self, limits: H2Limits | None = None, *, greet: bool = True, beside: "Wire | None" = None) -> None:
+    def __init__(
+        self, limits: H2Limits | None = None, *, greet: bool = True, beside: "Wire | None" = None, tls: object = None
+    ) -> None:
         """`beside`: another connection of the same server, with its clock, loop and handlers."""
         self.now = 1000.0
         self.soon: list[Callable[[], None]] = [] if beside is None else beside.soon
@@ -160,7 +168,7 @@ class Wire:
                 call_ended=lambda: None,
             )
         )
-        self.socket = Socket()
+        self.socket = Socket(tls)
         self.connection = Connection(self.shared)
         self.connection.connection_made(self.socket)  # type: ignore[arg-type]
         self.encoder = hpack.Encoder()
@@ -192,7 +200,11 @@ class Wire:
             self.soon.pop(0)()
 
     def send_raw(self, data: bytes) -> None:
-        self.connection.data_received(data)
+        room = self.connection.get_buffer(-1)
+        for at in range(0, len(data), len(room)):
+            piece = data[at : at + len(room)]
+            room[: len(piece)] = piece
+            self.connection.buffer_updated(len(piece))
         self.turn()
 
     def send(self, *frames: Frame) -> None:

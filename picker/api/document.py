@@ -1,0 +1,73 @@
+"""A JSON body as parsers read it, and the prompt that they put together from its parts.
+
+Nearly all of a large body is a few long strings, of which a parser needs to know where they lie: `json`
+is the body without them, where the compiled build can make it (`skim.c`), and `view` finds what a part of `json`
+stands for in the body. So nothing of a prompt is copied: it stays a list of views of the body.
+
+Which of the two a parser got makes no difference to what it answers; where it would, it fails on a
+stand-in, and `read_body` lets it read the body itself.
+"""
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from picker.api.shapes import Raw
+
+Text = bytes | memoryview
+
+_shorten: Callable[[Text], tuple[bytes, bytes] | None] | None
+try:
+    from picker.api import skim
+except ImportError:  # the interpreted build, or a processor that it is not written for
+    _shorten = None
+else:
+    _shorten = skim.shorten
+
+SHORTENED_BYTES_MIN: Final = 16_384
+"""Bodies below are read as they are: the saving would be a microsecond or two."""
+
+
+class Document:
+    """A body, as it is."""
+
+    __slots__ = ("_body", "_cuts", "json")
+
+    json: bytes
+    """To decode: any buffer, really, which msgspec does not say that it reads."""
+
+    def __init__(self, body: Text) -> None:
+        self.json = cast(bytes, body)
+        self._body: memoryview | None = None  # what `json` was made of
+        self._cuts = b""
+
+    def view(self, raw: Raw) -> memoryview:
+        """What stands in the body where `raw` stands in `json`."""
+        return memoryview(raw) if self._body is None else skim.whole(raw, self.json, self._cuts, self._body)
+
+
+def shortened(body: Text) -> Document | None:
+    """The body without its long strings; `None`: read it as it is."""
+    found = _shorten(body) if _shorten is not None and len(body) >= SHORTENED_BYTES_MIN else None
+    if found is None:
+        return None
+    document = Document(found[0])
+    document._cuts = found[1]
+    document._body = memoryview(body)
+    return document
+
+
+class Pieces:
+    """A flattened prompt in the making: its text in order, in pieces."""
+
+    __slots__ = ("bytes", "document", "found")
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.found: list[Text] = []
+        self.bytes = 0
+
+    def append(self, piece: Text) -> None:
+        size = len(piece)
+        if size:
+            self.found.append(piece)
+            self.bytes += size

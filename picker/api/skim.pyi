@@ -1,0 +1,6 @@
+"""Of the compiled build only, where the processor has AVX2: see skim.c."""
+
+from msgspec import Raw
+
+def shorten(body: bytes | memoryview) -> tuple[bytes, bytes] | None: ...
+def whole(part: Raw | memoryview, json: bytes, cuts: bytes, body: memoryview) -> memoryview: ...

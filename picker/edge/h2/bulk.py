@@ -1,0 +1,80 @@
+"""Large messages, in and out: put together from DATA frames, and cut into them.
+
+In the compiled build `bulk_kernel.c` does both: a byte is copied once on its way in and not at all on its way
+out. Here a message comes together as a list of pieces. What a peer says will come takes no memory before it has come.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from picker.edge.h2 import frames
+
+Data = bytes | memoryview
+
+
+class Assembly(Protocol):
+    """A message of known length, put together from DATA as it comes."""
+
+    def add(self, data: Data, start: int, stop: int) -> None:
+        """The message goes on with `data[start:stop]`."""
+
+    def take(self, data: Data, start: int, stop: int, stream_id: int, length_max: int) -> tuple[int, int]:
+        """Add the frames that begin at `start`, as long as they are plain DATA of the middle of the message.
+
+        That is: whole, filled, without flags, of `stream_id`, at most `length_max` bytes and not the message's last.
+        Returns where the next one begins, and how many were taken.
+        """
+
+    def whole(self) -> bytes:
+        """The message, when nothing of it is missing; once."""
+
+
+class Listed:
+    """An `Assembly` in Python: a list of pieces."""
+
+    __slots__ = ("_missing", "_pieces")
+
+    def __init__(self, length: int) -> None:
+        self._missing = length
+        self._pieces: list[bytes] = []
+
+    def add(self, data: Data, start: int, stop: int) -> None:
+        if stop - start > self._missing:
+            raise ValueError("more than the message has")
+        self._pieces.append(bytes(data[start:stop]))
+        self._missing -= stop - start
+
+    def take(self, data: Data, start: int, stop: int, stream_id: int, length_max: int) -> tuple[int, int]:
+        unpack, pieces, missing = frames.HEADER.unpack_from, self._pieces, self._missing
+        taken = 0
+        while stop - start >= frames.FRAME_HEADER_BYTES:
+            high, low, kind, flags, owner = unpack(data, start)
+            length = high << 8 | low
+            following = start + frames.FRAME_HEADER_BYTES + length
+            if kind or flags or owner & frames.STREAM_ID_MASK != stream_id or not 0 < length <= length_max:
+                break
+            if length >= missing or following > stop:
+                break
+            pieces.append(bytes(data[following - length : following]))
+            missing -= length
+            start = following
+            taken += 1
+        self._missing = missing
+        return start, taken
+
+    def whole(self) -> bytes:
+        if self._missing:
+            raise ValueError("the message is not whole")
+        pieces, self._pieces = self._pieces, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+new_assembly: Callable[[int], Assembly]
+data_frames: Callable[[list[Data], int, int, bytes, Data], None] | None
+"""`(out, stream id, length at most, head, body)` appends DATA frames that hold both. `None`: a queue cuts as well."""
+try:
+    from picker.edge.h2 import bulk_kernel
+except ImportError:  # the interpreted build
+    new_assembly, data_frames = Listed, None
+else:
+    new_assembly, data_frames = bulk_kernel.Assembly, bulk_kernel.data_frames
