@@ -35,9 +35,7 @@ COMPILED = (
     "picker/edge/telemetry.py",
     "picker/edge/telemetry_models.py",
     "picker/edge/telemetry_series.py",
-    "picker/extproc/errors.py",
-    "picker/extproc/exchange.py",
-    "picker/extproc/wire.py",
+    "picker/extproc/*.py",
     "picker/flowcontrol/*.py",
     "picker/pool/datastore.py",
     "picker/pool/endpoint.py",
@@ -82,9 +80,12 @@ from setuptools import Extension, setup
 options = {"include_dirs": [numpy.get_include()], "extra_compile_args": ["-O3", "-g0"]}
 kernels = [
     Extension("picker.scheduling.kernel", ["picker/scheduling/kernel.c"], **options),
+    Extension("picker.extproc.scan", ["picker/extproc/scan.c"], **options),
     Extension("picker.prefix.chain", ["picker/prefix/chain.c"], optional=True, **options),  # little-endian machines
 ]
 modules = mypycify(["--ignore-missing-imports", *sys.argv[1:]], opt_level="3", debug_level="0")
+for module in modules:  # calls among them go straight, and may be inlined
+    module.extra_compile_args += ["-fvisibility=hidden", "-fno-plt"]
 setup(name="compiled", packages=[], script_args=["--quiet", "build_ext", "--inplace"], ext_modules=[*kernels, *modules])
 """
 

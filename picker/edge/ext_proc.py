@@ -162,7 +162,8 @@ class _Stream:
             self._failed(error)
             return
         for reply in replies:
-            call.send(*encode(reply))
+            head, body = encode(reply)
+            call.send(head, body)
         if exchange.deadline_seconds is not None:
             service.waiting[self] = None
         elif self in service.waiting:
@@ -208,4 +209,5 @@ class _Stream:
 
     def _send(self, replies: list[Reply]) -> None:
         for reply in replies:
-            self._call.send(*encode(reply))
+            head, body = encode(reply)
+            self._call.send(head, body)
