@@ -33,6 +33,7 @@ from picker.scheduling.columns import Columns, holdings
 from picker.scheduling.ejection import EjectionBook
 from picker.scheduling.filters import FILTERS
 from picker.scheduling.filters.query import Query
+from picker.scheduling.fused import value_at
 from picker.scheduling.loads import Loads
 from picker.scheduling.rates import Rates
 from picker.scheduling.stickiness import Stickiness, Stuck
@@ -172,7 +173,7 @@ class Director:
         snapshot = self.datastore.snapshot(now)
         selectors = self._selectors if hints.labels is None else (*self._selectors, hints.labels)
         among = self._among(snapshot, Query(request.model, subset, selectors, self.datastore.models), now)
-        if isinstance(among, Unavailable):
+        if among is not None and isinstance(among, Unavailable):
             return among
         if objective is not None:
             priority = self.priority(objective)
@@ -315,7 +316,7 @@ class Director:
         output = mean_output
         if request.max_tokens is not None and request.max_tokens < output:
             output = max(0.0, request.max_tokens)
-        table, routing = self.loads.current(snapshot), self.config.routing
+        table, routing = self.loads.copied(snapshot), self.config.routing
         shared: Sequence[tuple[float, float]] = ()
         if match.shared:
             shared = scheduler.copy_weights(
@@ -336,7 +337,7 @@ class Director:
             match.blocks,
             holders,
             nothing,
-            table.copy(),
+            table,
             self.loads.bounds,
             snapshot.capacity_tokens,
             snapshot.waiting_requests,
@@ -356,7 +357,7 @@ class Director:
         prompt_tokens = columns.prompt_tokens
         holding = columns.holding(slot) if columns.holdings else columns.nothing
         uncached = prompt_tokens - holding.held_tokens
-        inverse = self.rates.rate_inverse.item(slot)
+        inverse = value_at(self.rates.rate_inverse, slot)
         ttft = endpoint.prefill_tokens * inverse + uncached * inverse
         charge = self.ledger.charge(
             endpoint,

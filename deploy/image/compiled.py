@@ -50,8 +50,8 @@ COMPILED = (
 )
 INTERPRETED = (
     *("picker/edge/h2/handshakes.py", "picker/edge/h2/limits.py", "picker/edge/h2/server.py"),  # once a connection
-    *("picker/edge/h2/heads.py", "picker/scheduling/filters/query.py"),  # structs
-    *("picker/scheduling/explanation.py", "picker/scheduling/normalized.py"),  # when somebody asks
+    "picker/edge/h2/heads.py",  # structs
+    "picker/scheduling/normalized.py",  # when somebody asks
 )
 COPIED = (
     "picker",

@@ -1,6 +1,5 @@
 """What the proxy tells us, as values. The wire makes them, the exchange receives them."""
 
-from collections.abc import Mapping
 from enum import IntEnum
 
 from picker.extproc.value import Value
@@ -28,7 +27,7 @@ class RequestHeaders(Value):
 
     def __init__(
         self,
-        headers: Mapping[str, str],
+        headers: dict[str, str],
         end_of_stream: bool = False,
         request_mode: int | None = None,
         response_mode: int | None = None,
@@ -67,7 +66,7 @@ class ResponseHeaders(Value):
 
     def __init__(
         self,
-        headers: Mapping[str, str],
+        headers: dict[str, str],
         end_of_stream: bool = False,
         served: str | None = None,
         request_mode: int | None = None,

@@ -15,7 +15,7 @@ Invariants: replies keep the protocol's order (headers, body, trailers, per dire
 that made a decision or showed a request; nothing of the prompt outlives the decision.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import IntEnum, auto
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -216,7 +216,7 @@ class Exchange:
         self._started_at = 0.0
         self.deadline_seconds: float | None = None
         """When `expire` wants to be called, on the exchange's clock."""
-        self._headers: Mapping[str, str] = {}
+        self._headers: dict[str, str] = {}
         self._api: Api | None = None
         self._path = _UNKNOWN
         self._hints = NO_HINTS
@@ -493,7 +493,7 @@ class Exchange:
     def _begin_response(self, event: ResponseHeaders) -> list[Reply]:
         self._phase = _RESPONSE
         record = self._record
-        status = _status(event.headers)
+        status = _STATUSES.get(event.headers.get(":status", ""))
         if record is not None:
             record.status = status
         booking = self._booking
@@ -618,9 +618,7 @@ def _remembered_names(path: str) -> tuple[Api | None, Path]:
 _named: Final[dict[str, tuple[Api | None, Path]]] = {}
 
 
-def _status(headers: Mapping[str, str]) -> int | None:
-    text = headers.get(":status", "")
-    return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else None
+_STATUSES: Final = {f"{number:03}": number for number in range(1_000)}
 
 
 def _pieces(

@@ -6,7 +6,7 @@ only, since Envoy sets a header to empty for `value`. Constant replies and route
 once; pieces of body are framed by hand, because full-duplex sends one a token.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -264,7 +264,7 @@ def _explained(text: str) -> Encoded:
     return answer.SerializeToString(), b""
 
 
-def _headers(pairs: Iterable[Any], wanted: frozenset[str]) -> Mapping[str, str]:
+def _headers(pairs: Iterable[Any], wanted: frozenset[str]) -> dict[str, str]:
     """The wanted headers, names lower-case; of several, the first.
 
     HTTP/2 has names in lower case, and so has Envoy: other spellings get a second look, the rest a fast one.
