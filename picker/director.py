@@ -8,6 +8,7 @@ them does I/O, reads a clock or rolls dice: `now` and `rng` are passed in.
 
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from picker.pool.snapshot import Column, Mask, Snapshot
 from picker.pool.specs import EndpointSpec, EngineSample
 from picker.prefix.blocks import BLOCK_BYTES, block_hashes, chain_seed
 from picker.prefix.index import PrefixIndex
-from picker.prefix.nodes import NO_MATCH, Match, Recorded
+from picker.prefix.matches import NO_MATCH, Match, Recorded
 from picker.scheduling import explanation, scheduler
 from picker.scheduling.adapters import AdapterBook
 from picker.scheduling.columns import Columns, holdings
@@ -37,6 +38,9 @@ from picker.scheduling.fused import value_at
 from picker.scheduling.loads import Loads
 from picker.scheduling.rates import Rates
 from picker.scheduling.stickiness import Stickiness, Stuck
+
+_STICKY: Final = Reason.STICKY
+_HEADERS: Final = Reason.HEADERS
 
 
 class Booking:
@@ -381,8 +385,8 @@ class Director:
         if self.config.destinations_max > 1:
             slots = scheduler.ranked(choice, self.config.destinations_max)
             addresses = tuple(each.spec.address for at in slots if (each := snapshot.endpoints[at]) is not None)
-        by_prompt = request.prompt or request.block_hashes is not None or choice.reason is Reason.STICKY
-        reason = choice.reason if by_prompt else Reason.HEADERS
+        by_prompt = request.prompt or request.block_hashes is not None or choice.reason is _STICKY
+        reason = choice.reason if by_prompt else _HEADERS
         return Picked(  # by position, as the columns
             addresses,
             reason,

@@ -44,13 +44,13 @@ COMPILED = (
     "picker/pool/snapshot.py",
     "picker/prefix/blocks.py",
     "picker/prefix/index.py",
+    "picker/prefix/matches.py",
     "picker/scheduling/*.py",
     "picker/scheduling/filters/*.py",
     "picker/scheduling/scorers/*.py",
 )
 INTERPRETED = (
     *("picker/edge/h2/handshakes.py", "picker/edge/h2/limits.py", "picker/edge/h2/server.py"),  # once a connection
-    "picker/edge/h2/heads.py",  # structs
     "picker/scheduling/normalized.py",  # when somebody asks
 )
 COPIED = (

@@ -438,15 +438,18 @@ class Exchange:
         on_body = self._phase is _COLLECTING and self._request_mode == _BUFFERED
         self._phase = _ROUTED
         self._decided(decision, record)
-        return [(RouteOnBody if on_body else RouteOnHeaders)(decision.addresses)]
+        return [RouteOnBody(decision.addresses) if on_body else RouteOnHeaders(decision.addresses)]
 
     def _echo_collected(self, routed: list[Reply]) -> list[Reply]:
         """Full-duplex: behind the route, the body that was held back."""
         if self._phase is _ROUTED and self._request_mode == _FULL_DUPLEX:
             body, self._body = self._body, []
-            for number, chunk in enumerate(body, 1):
-                last = self._request_ended and number == len(body)
-                routed += _pieces(EchoRequestBody, chunk, last)
+            for at, chunk in enumerate(body):
+                last = self._request_ended and at == len(body) - 1
+                if len(chunk) <= ECHO_BYTES_MAX:
+                    routed.append(EchoRequestBody(chunk, last))
+                else:
+                    routed += _pieces(EchoRequestBody, chunk, last)
             if self._request_ended and not body:
                 routed.append(EchoRequestBody(b"", True))
         self._body = []

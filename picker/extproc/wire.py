@@ -69,8 +69,10 @@ RESPONSE_HEADERS_READ: Final = frozenset({":status", "content-type", "content-en
 _parse: Final = pb.ProcessingRequest.FromString
 
 # ProcessingRequest's fields, wire type 2 (protos/picker/ext_proc.proto).
-_IS_REQUEST_HEADERS, _IS_RESPONSE_HEADERS, _IS_REQUEST_BODY, _IS_RESPONSE_BODY = 0x12, 0x1A, 0x22, 0x2A
-_ARE_BODIES: Final = frozenset((_IS_REQUEST_BODY, _IS_RESPONSE_BODY))
+_IS_REQUEST_HEADERS: Final = 0x12
+_IS_RESPONSE_HEADERS: Final = 0x1A
+_IS_REQUEST_BODY: Final = 0x22
+_IS_RESPONSE_BODY: Final = 0x2A
 
 _VIEW_BYTES_MIN: Final = 16_384
 """A larger piece of body is a view of its message: a copy of it would cost more than all the rest."""
@@ -102,7 +104,7 @@ def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> Event:
     event: Event | None = None
     try:
         kind = message[0]
-        if kind in _ARE_BODIES:
+        if kind in (_IS_REQUEST_BODY, _IS_RESPONSE_BODY):
             event = _body(message, kind)
         elif kind == _IS_REQUEST_HEADERS:
             event = _request_headers(message, _wanted(also_read) if also_read else _REQUEST_NAMES)
@@ -231,7 +233,7 @@ def _wanted(also_read: frozenset[str]) -> Names:
     return Names(REQUEST_HEADERS_READ | also_read)
 
 
-_REQUEST_NAMES: Final = _wanted(frozenset())
+_REQUEST_NAMES: Final = Names(REQUEST_HEADERS_READ)
 _RESPONSE_NAMES: Final = Names(RESPONSE_HEADERS_READ)
 
 

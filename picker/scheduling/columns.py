@@ -8,7 +8,7 @@ import numpy as np
 from picker.config import Routing
 from picker.pool.snapshot import Column, Mask, bits_to_slots
 from picker.prefix.blocks import BLOCK_BYTES
-from picker.prefix.nodes import Match
+from picker.prefix.matches import Match
 from picker.scheduling import loads
 from picker.scheduling.loads import Bounds, Table
 

@@ -20,7 +20,7 @@ from picker.outcomes import Reason
 from picker.pool.backoff import Rng
 from picker.pool.snapshot import Column, Mask, mask_to_bits
 from picker.prefix.blocks import BLOCK_BYTES
-from picker.prefix.nodes import Match, Shared
+from picker.prefix.matches import Match, Shared
 from picker.scheduling import fused, normalized
 from picker.scheduling.columns import Columns
 from picker.scheduling.fused import least, least_among, value_at
@@ -32,6 +32,13 @@ PARTIAL_TOKENS_MIN: Final = 256
 """Below this a partial match is not worth keeping together."""
 
 _INFINITY: Final = float("inf")
+
+# Looked up once: a class of members is slow to ask (Python 3.11).
+_AFFINITY: Final = Reason.AFFINITY
+_BREAK: Final = Reason.BREAK
+_LOAD: Final = Reason.LOAD
+_EXPLORE: Final = Reason.EXPLORE
+_STICKY: Final = Reason.STICKY
 
 
 class Choice:
@@ -113,20 +120,20 @@ def choose(
     if among is not None:
         cost[~among] = _INFINITY
     if holder is not None and value_at(cost, holder) < _INFINITY:
-        return Choice(holder, Reason.STICKY, cost)
+        return Choice(holder, _STICKY, cost)
     best = least(cost, rng)
-    slot, reason = best, Reason.LOAD
+    slot, reason = best, _LOAD
     if hot:
         home = _least_of(cost, hot, rng)
         if home is not None:
-            slot, reason = home, Reason.AFFINITY
+            slot, reason = home, _AFFINITY
             if home != best:
                 saved = columns.holding(best).unmatched_tokens - columns.holding(home).unmatched_tokens
                 routing = config.routing
                 worth = routing.affinity_break * max(0.0, saved) * columns.slowness_of(home)
                 worth /= routing.prefill_tokens_per_second
                 if value_at(cost, home) - value_at(cost, best) > worth:
-                    slot, reason = best, Reason.BREAK
+                    slot, reason = best, _BREAK
     standing = len(cost) if among is None else np.count_nonzero(among)
     if standing > 1 and rng.random() < config.epsilon:
         here = cost.item(slot)
@@ -135,7 +142,7 @@ def choose(
         regret = cost.item(other) - here
         cost[slot] = here
         if regret <= config.routing.explore_regret_seconds:
-            slot, reason = other, Reason.EXPLORE
+            slot, reason = other, _EXPLORE
     return Choice(slot, reason, cost)
 
 
