@@ -243,7 +243,7 @@ class Exchange:
 
     def receive(self, event: Event, received_at: float) -> list[Reply]:
         """One event. `received_at`: when its bytes were read, on the exchange's clock."""
-        handler = _TRANSITIONS.get((self._phase, type(event)))
+        handler = _TRANSITIONS[self._phase].get(type(event))
         if handler is not None:
             return handler(self, event, received_at)
         if self._phase in (_REJECTED, _CLOSED):
@@ -396,10 +396,10 @@ class Exchange:
         assert self._api is not None
         if self._record is not None:
             self._record.request_bytes = self._body_bytes
-        late = self._clock() - received_at > self._policy.limits.decision_seconds
+        began = self._clock()
+        late = began - received_at > self._policy.limits.decision_seconds
         if late or not self._body:
             return self._echo_collected(self._decide(unparsed(self._api.name, self._body_bytes)))
-        began = self._clock()
         try:
             request = read_body(self._api, self._body[0] if len(self._body) == 1 else b"".join(self._body))
         except InvalidBody as error:
@@ -638,19 +638,29 @@ def _pieces(
 
 _Handler = Callable[[Exchange, Any, float], list[Reply]]
 
-_TRANSITIONS: Final[dict[tuple[Phase, type], _Handler]] = {
-    (Phase.START, RequestHeaders): Exchange._on_request_headers,
-    (Phase.START, ResponseHeaders): Exchange._on_local_reply,
-    (Phase.COLLECTING, RequestBody): Exchange._on_body,
-    (Phase.COLLECTING, RequestTrailers): Exchange._on_request_end_by_trailers,
-    (Phase.COLLECTING, ResponseHeaders): Exchange._on_local_reply,
-    (Phase.ROUTED, RequestBody): Exchange._on_more_body,
-    (Phase.ROUTED, RequestTrailers): Exchange._on_request_trailers,
-    (Phase.ROUTED, ResponseHeaders): Exchange._on_response_headers,
-    (Phase.RESPONSE, RequestBody): Exchange._on_more_body,
-    (Phase.RESPONSE, RequestTrailers): Exchange._on_request_trailers,
-    (Phase.RESPONSE, ResponseHeaders): Exchange._on_response_headers,
-    (Phase.RESPONSE, ResponseBody): Exchange._on_response_body,
-    (Phase.RESPONSE, ResponseTrailers): Exchange._on_response_trailers,
+_TRANSITIONS: Final[dict[Phase, dict[type, _Handler]]] = {
+    Phase.START: {
+        RequestHeaders: Exchange._on_request_headers,
+        ResponseHeaders: Exchange._on_local_reply,
+    },
+    Phase.COLLECTING: {
+        RequestBody: Exchange._on_body,
+        RequestTrailers: Exchange._on_request_end_by_trailers,
+        ResponseHeaders: Exchange._on_local_reply,
+    },
+    Phase.ROUTED: {
+        RequestBody: Exchange._on_more_body,
+        RequestTrailers: Exchange._on_request_trailers,
+        ResponseHeaders: Exchange._on_response_headers,
+    },
+    Phase.RESPONSE: {
+        RequestBody: Exchange._on_more_body,
+        RequestTrailers: Exchange._on_request_trailers,
+        ResponseHeaders: Exchange._on_response_headers,
+        ResponseBody: Exchange._on_response_body,
+        ResponseTrailers: Exchange._on_response_trailers,
+    },
+    Phase.REJECTED: {},
+    Phase.CLOSED: {},
 }
 """What is handled where. Anything else in a live phase is a violation and ends the stream."""
