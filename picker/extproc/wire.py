@@ -74,6 +74,8 @@ _IS_RESPONSE_HEADERS: Final = 0x1A
 _IS_REQUEST_BODY: Final = 0x22
 _IS_RESPONSE_BODY: Final = 0x2A
 
+_METADATA_CONTEXT: Final = 0x42
+
 _VIEW_BYTES_MIN: Final = 16_384
 """A larger piece of body is a view of its message: a copy of it would cost more than all the rest."""
 _REST_BYTES_MAX: Final = 512
@@ -203,6 +205,8 @@ def _rest_of(message: bytes, at: int) -> _Rest | None:
     left = len(message) - at
     if left <= 0:
         return _NO_REST if left == 0 else None
+    if left == 2 and message[at] == _METADATA_CONTEXT and message[at + 1] == 0:
+        return _NO_REST  # empty metadata: what Envoy puts behind most messages
     rest = message[at:]
     found = _rests.get(rest)
     if found is None:
