@@ -8,6 +8,7 @@ them does I/O, reads a clock or rolls dice: `now` and `rng` are passed in.
 
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -26,16 +27,20 @@ from picker.pool.snapshot import Column, Mask, Snapshot
 from picker.pool.specs import EndpointSpec, EngineSample
 from picker.prefix.blocks import BLOCK_BYTES, block_hashes, chain_seed
 from picker.prefix.index import PrefixIndex
-from picker.prefix.nodes import NO_MATCH, Match, Recorded
+from picker.prefix.matches import NO_MATCH, Match, Recorded
 from picker.scheduling import explanation, scheduler
 from picker.scheduling.adapters import AdapterBook
 from picker.scheduling.columns import Columns, holdings
 from picker.scheduling.ejection import EjectionBook
 from picker.scheduling.filters import FILTERS
 from picker.scheduling.filters.query import Query
+from picker.scheduling.fused import value_at
 from picker.scheduling.loads import Loads
 from picker.scheduling.rates import Rates
 from picker.scheduling.stickiness import Stickiness, Stuck
+
+_STICKY: Final = Reason.STICKY
+_HEADERS: Final = Reason.HEADERS
 
 
 class Booking:
@@ -172,7 +177,7 @@ class Director:
         snapshot = self.datastore.snapshot(now)
         selectors = self._selectors if hints.labels is None else (*self._selectors, hints.labels)
         among = self._among(snapshot, Query(request.model, subset, selectors, self.datastore.models), now)
-        if isinstance(among, Unavailable):
+        if among is not None and isinstance(among, Unavailable):
             return among
         if objective is not None:
             priority = self.priority(objective)
@@ -315,7 +320,7 @@ class Director:
         output = mean_output
         if request.max_tokens is not None and request.max_tokens < output:
             output = max(0.0, request.max_tokens)
-        table, routing = self.loads.current(snapshot), self.config.routing
+        table, routing = self.loads.copied(snapshot), self.config.routing
         shared: Sequence[tuple[float, float]] = ()
         if match.shared:
             shared = scheduler.copy_weights(
@@ -336,7 +341,7 @@ class Director:
             match.blocks,
             holders,
             nothing,
-            table.copy(),
+            table,
             self.loads.bounds,
             snapshot.capacity_tokens,
             snapshot.waiting_requests,
@@ -356,7 +361,7 @@ class Director:
         prompt_tokens = columns.prompt_tokens
         holding = columns.holding(slot) if columns.holdings else columns.nothing
         uncached = prompt_tokens - holding.held_tokens
-        inverse = self.rates.rate_inverse.item(slot)
+        inverse = value_at(self.rates.rate_inverse, slot)
         ttft = endpoint.prefill_tokens * inverse + uncached * inverse
         charge = self.ledger.charge(
             endpoint,
@@ -380,8 +385,8 @@ class Director:
         if self.config.destinations_max > 1:
             slots = scheduler.ranked(choice, self.config.destinations_max)
             addresses = tuple(each.spec.address for at in slots if (each := snapshot.endpoints[at]) is not None)
-        by_prompt = request.pieces or request.block_hashes is not None or choice.reason is Reason.STICKY
-        reason = choice.reason if by_prompt else Reason.HEADERS
+        by_prompt = request.pieces or request.block_hashes is not None or choice.reason is _STICKY
+        reason = choice.reason if by_prompt else _HEADERS
         return Picked(  # by position, as the columns
             addresses,
             reason,

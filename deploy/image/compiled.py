@@ -36,9 +36,7 @@ COMPILED = (
     "picker/edge/telemetry.py",
     "picker/edge/telemetry_models.py",
     "picker/edge/telemetry_series.py",
-    "picker/extproc/errors.py",
-    "picker/extproc/exchange.py",
-    "picker/extproc/wire.py",
+    "picker/extproc/*.py",
     "picker/flowcontrol/*.py",
     "picker/pool/datastore.py",
     "picker/pool/endpoint.py",
@@ -47,14 +45,14 @@ COMPILED = (
     "picker/pool/snapshot.py",
     "picker/prefix/blocks.py",
     "picker/prefix/index.py",
+    "picker/prefix/matches.py",
     "picker/scheduling/*.py",
     "picker/scheduling/filters/*.py",
     "picker/scheduling/scorers/*.py",
 )
 INTERPRETED = (
     *("picker/edge/h2/handshakes.py", "picker/edge/h2/limits.py", "picker/edge/h2/server.py"),  # once a connection
-    *("picker/edge/h2/heads.py", "picker/scheduling/filters/query.py"),  # structs
-    *("picker/scheduling/explanation.py", "picker/scheduling/normalized.py"),  # when somebody asks
+    "picker/scheduling/normalized.py",  # when somebody asks
 )
 COPIED = (
     "picker",
@@ -83,11 +81,14 @@ from setuptools import Extension, setup
 options = {"include_dirs": [numpy.get_include()], "extra_compile_args": ["-O3", "-g0"]}
 kernels = [
     Extension("picker.scheduling.kernel", ["picker/scheduling/kernel.c"], **options),
+    Extension("picker.extproc.scan", ["picker/extproc/scan.c"], **options),
     Extension("picker.prefix.chain", ["picker/prefix/chain.c"], optional=True, **options),  # little-endian machines
     Extension("picker.edge.h2.bulk_kernel", ["picker/edge/h2/bulk_kernel.c"], **options),
     Extension("picker.api.skim", ["picker/api/skim.c"], optional=True, **options),  # x86-64
 ]
 modules = mypycify(["--ignore-missing-imports", *sys.argv[1:]], opt_level="3", debug_level="0")
+for module in modules:  # calls among them go straight, and may be inlined
+    module.extra_compile_args += ["-fvisibility=hidden", "-fno-plt"]
 setup(name="compiled", packages=[], script_args=["--quiet", "build_ext", "--inplace"], ext_modules=[*kernels, *modules])
 """
 

@@ -144,11 +144,12 @@ class ExtProcService:
 class _Stream:
     """One ext_proc stream: a `Handler`."""
 
-    __slots__ = ("_call", "_exchange", "_service")
+    __slots__ = ("_call", "_exchange", "_service", "_waits")
 
     def __init__(self, service: ExtProcService, call: Call) -> None:
         self._service = service
         self._call = call
+        self._waits = False
         self._exchange = Exchange(
             service.policy, clock=service.clock, finished=service.finished, decided=service.decided
         )
@@ -162,11 +163,9 @@ class _Stream:
             self._failed(error)
             return
         for reply in replies:
-            call.send(*encode(reply))
-        if exchange.deadline_seconds is not None:
-            service.waiting[self] = None
-        elif self in service.waiting:
-            del service.waiting[self]
+            head, body = encode(reply)
+            call.send(head, body)
+        self._wait(exchange.deadline_seconds is not None)
         if exchange.problem is not None:
             service.malformed_total += 1
             call.finish(GrpcStatus.INVALID_ARGUMENT, exchange.problem.text)
@@ -179,8 +178,7 @@ class _Stream:
             self._failed(error)
             return
         self._send(replies)
-        if self._exchange.deadline_seconds is None:
-            self._service.waiting.pop(self, None)
+        self._wait(self._exchange.deadline_seconds is not None)
 
     def half_closed(self) -> None:
         """The proxy has nothing more to say, so neither have we."""
@@ -190,16 +188,26 @@ class _Stream:
     def closed(self) -> None:
         """The stream is over."""
         self._service.open_streams -= 1
-        self._service.waiting.pop(self, None)
+        self._wait(False)
         try:
             self._exchange.close()
         except Exception as error:
             self._service.on_error(error)
 
+    def _wait(self, waits: bool) -> None:
+        """For a deadline, or for none any more."""
+        if waits is self._waits:
+            return
+        self._waits = waits
+        if waits:
+            self._service.waiting[self] = None
+        else:
+            del self._service.waiting[self]
+
     def _failed(self, error: Exception) -> None:
         """A fault of ours: tell the client while that is possible, else end the stream."""
         self._service.on_error(error)
-        self._service.waiting.pop(self, None)
+        self._wait(False)
         replies = self._exchange.fail()
         if replies:
             self._send(replies)
@@ -208,4 +216,5 @@ class _Stream:
 
     def _send(self, replies: list[Reply]) -> None:
         for reply in replies:
-            self._call.send(*encode(reply))
+            head, body = encode(reply)
+            self._call.send(head, body)

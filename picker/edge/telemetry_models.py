@@ -6,6 +6,7 @@ model rewrites, prefill/decode splits) are absent rather than 0.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from picker.decision import Finished
 from picker.edge import telemetry_buckets as buckets
@@ -14,6 +15,7 @@ from picker.edge.telemetry_view import PoolView
 from picker.outcomes import Outcome
 
 PRIORITIES_MAX = 64
+_COMPLETED: Final = Outcome.COMPLETED
 _OURS = frozenset({Outcome.REJECTED, Outcome.SHED, Outcome.UNAVAILABLE, Outcome.FAILED})
 
 _HISTOGRAMS: tuple[tuple[str, str, str, tuple[float, ...]], ...] = (
@@ -96,7 +98,7 @@ class ModelSeries:
     def observe(self, finished: Finished) -> None:
         """What is different for each request."""
         self.request_bytes.observe(finished.request_bytes)
-        if finished.outcome is not Outcome.COMPLETED:
+        if finished.outcome is not _COMPLETED:
             return
         duration_seconds = finished.duration_seconds
         self.duration_seconds.observe(duration_seconds)

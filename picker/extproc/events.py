@@ -1,9 +1,8 @@
 """What the proxy tells us, as values. The wire makes them, the exchange receives them."""
 
-from collections.abc import Mapping
 from enum import IntEnum
 
-import msgspec
+from picker.extproc.value import Value
 
 
 class BodyMode(IntEnum):
@@ -17,57 +16,92 @@ class BodyMode(IntEnum):
     GRPC = 5
 
 
-class RequestHeaders(msgspec.Struct, frozen=True):
+class RequestHeaders(Value):
     """The first message of an ordinary exchange.
 
     `headers`: lower-case names, only those the picker reads. `request_mode` and `response_mode` are
     `None` where the proxy does not tell. `subset`: the endpoints it allows; `None` is all.
     """
 
-    headers: Mapping[str, str]
-    end_of_stream: bool = False
-    request_mode: int | None = None
-    response_mode: int | None = None
-    subset: tuple[str, ...] | None = None
+    __slots__ = ("end_of_stream", "headers", "request_mode", "response_mode", "subset")
+
+    def __init__(
+        self,
+        headers: dict[str, str],
+        end_of_stream: bool = False,
+        request_mode: int | None = None,
+        response_mode: int | None = None,
+        subset: tuple[str, ...] | None = None,
+    ) -> None:
+        self.headers = headers
+        self.end_of_stream = end_of_stream
+        self.request_mode = request_mode
+        self.response_mode = response_mode
+        self.subset = subset
 
 
-class RequestBody(msgspec.Struct, frozen=True):
+class RequestBody(Value):
     """A piece of the request's body, a view where it is large."""
 
-    data: bytes | memoryview
-    end_of_stream: bool = False
-    subset: tuple[str, ...] | None = None
+    __slots__ = ("data", "end_of_stream", "subset")
+
+    def __init__(
+        self, data: bytes | memoryview, end_of_stream: bool = False, subset: tuple[str, ...] | None = None
+    ) -> None:
+        self.data = data
+        self.end_of_stream = end_of_stream
+        self.subset = subset
 
 
-class RequestTrailers(msgspec.Struct, frozen=True):
+class RequestTrailers(Value):
     """The request ends with trailers, in place of an end of stream on its body."""
 
+    __slots__ = ()
 
-class ResponseHeaders(msgspec.Struct, frozen=True):
+
+class ResponseHeaders(Value):
     """The response began, or the proxy answers by itself. `served`: who served, if the proxy tells."""
 
-    headers: Mapping[str, str]
-    end_of_stream: bool = False
-    served: str | None = None
-    request_mode: int | None = None
-    response_mode: int | None = None
+    __slots__ = ("end_of_stream", "headers", "request_mode", "response_mode", "served")
+
+    def __init__(
+        self,
+        headers: dict[str, str],
+        end_of_stream: bool = False,
+        served: str | None = None,
+        request_mode: int | None = None,
+        response_mode: int | None = None,
+    ) -> None:
+        self.headers = headers
+        self.end_of_stream = end_of_stream
+        self.served = served
+        self.request_mode = request_mode
+        self.response_mode = response_mode
 
 
-class ResponseBody(msgspec.Struct, frozen=True):
+class ResponseBody(Value):
     """A piece of the response's body."""
 
-    data: bytes
-    end_of_stream: bool = False
+    __slots__ = ("data", "end_of_stream")
+
+    def __init__(self, data: bytes, end_of_stream: bool = False) -> None:
+        self.data = data
+        self.end_of_stream = end_of_stream
 
 
-class ResponseTrailers(msgspec.Struct, frozen=True):
+class ResponseTrailers(Value):
     """The response ends with trailers."""
 
+    __slots__ = ()
 
-class Malformed(msgspec.Struct, frozen=True):
+
+class Malformed(Value):
     """Bytes that are no message of the protocol, or a message without content."""
 
-    why: str
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        self.why = why
 
 
 Event = RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | ResponseBody | ResponseTrailers | Malformed

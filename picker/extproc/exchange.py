@@ -15,9 +15,8 @@ Invariants: replies keep the protocol's order (headers, body, trailers, per dire
 that made a decision or showed a request; nothing of the prompt outlives the decision.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import IntEnum, auto
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
 from picker.api import Api, find_api, read_body, unparsed
@@ -74,6 +73,7 @@ MODEL_CHARS_MAX: Final = 256
 TRACE_PARENT_CHARS_MAX: Final = 256
 """Version 00 has 55; later ones may append."""
 
+_REMEMBERED_PATHS_MAX: Final = 512
 _REMEMBERED_PATH_CHARS_MAX: Final = 128
 
 _UNKNOWN: Final = Path(OTHER)
@@ -144,6 +144,21 @@ class Phase(IntEnum):
     CLOSED = auto()
 
 
+# Looked up once: on a class of members each look-up takes longer than the rest of a transition (Python 3.11).
+_START: Final = Phase.START
+_COLLECTING: Final = Phase.COLLECTING
+_ROUTED: Final = Phase.ROUTED
+_RESPONSE: Final = Phase.RESPONSE
+_REJECTED: Final = Phase.REJECTED
+_CLOSED: Final = Phase.CLOSED
+_NONE: Final = int(BodyMode.NONE)
+_BUFFERED: Final = int(BodyMode.BUFFERED)
+_FULL_DUPLEX: Final = int(BodyMode.FULL_DUPLEX_STREAMED)
+_ABORTED: Final = Outcome.ABORTED
+_COMPLETED: Final = Outcome.COMPLETED
+_UNSEEN: Final = Outcome.UNSEEN
+
+
 class Problem(NamedTuple):
     """A violation of the protocol: the stream ends with INVALID_ARGUMENT and this text."""
 
@@ -197,11 +212,11 @@ class Exchange:
         self._clock = clock
         self._finished = finished
         self._decided = decided
-        self._phase = Phase.START
+        self._phase = _START
         self._started_at = 0.0
         self.deadline_seconds: float | None = None
         """When `expire` wants to be called, on the exchange's clock."""
-        self._headers: Mapping[str, str] = {}
+        self._headers: dict[str, str] = {}
         self._api: Api | None = None
         self._path = _UNKNOWN
         self._hints = NO_HINTS
@@ -228,10 +243,10 @@ class Exchange:
 
     def receive(self, event: Event, received_at: float) -> list[Reply]:
         """One event. `received_at`: when its bytes were read, on the exchange's clock."""
-        handler = _TRANSITIONS.get((self._phase, type(event)))
+        handler = _TRANSITIONS[self._phase].get(type(event))
         if handler is not None:
             return handler(self, event, received_at)
-        if self._phase in (Phase.REJECTED, Phase.CLOSED):
+        if self._phase in (_REJECTED, _CLOSED):
             return []
         why = event.why if isinstance(event, Malformed) else f"{type(event).__name__} in {self._phase.name}"
         self.problem = Problem(why)
@@ -239,14 +254,14 @@ class Exchange:
 
     def expire(self, now: float) -> list[Reply]:
         """The deadline passed: the body did not come in time, or the proxy waits for us."""
-        if self.deadline_seconds is None or now < self.deadline_seconds or self._phase is not Phase.COLLECTING:
+        if self.deadline_seconds is None or now < self.deadline_seconds or self._phase is not _COLLECTING:
             return []
         self.deadline_seconds = None
         if self._request_mode is None and not self._body:
-            self._request_mode = BodyMode.BUFFERED
+            self._request_mode = _BUFFERED
             self._response_mode = self._response_mode if self._response_mode is not None else BodyMode.STREAMED
             return [ContinueRequestHeaders()]
-        if self._request_mode == BodyMode.BUFFERED:
+        if self._request_mode == _BUFFERED:
             return []  # the proxy holds the body and its own timeout; nothing of it is here
         if self._record is not None:
             self._record.request_bytes = self._body_bytes
@@ -257,22 +272,22 @@ class Exchange:
     def fail(self) -> list[Reply]:
         """A fault of ours, while handling an event: answer the client if it is not too late."""
         record = self._record
-        if record is not None and self._phase in (Phase.START, Phase.COLLECTING):
+        if record is not None and self._phase in (_START, _COLLECTING):
             return self._reject(500, "the endpoint picker failed on this request", "internal_error", Outcome.FAILED)
         return []
 
     def close(self) -> None:
         """The stream ended. Everything that is still open is released; the second call does nothing."""
-        if self._phase is Phase.CLOSED:
+        if self._phase is _CLOSED:
             return
-        responding = self._phase is Phase.RESPONSE
-        self._phase = Phase.CLOSED
+        responding = self._phase is _RESPONSE
+        self._phase = _CLOSED
         self.deadline_seconds = None
         if self._record is None:
             return
         # With response bodies not sent, the stream's end is the response's end.
-        unseen_end = responding and self._response_mode in (None, BodyMode.NONE)
-        self._end(Outcome.COMPLETED if unseen_end else Outcome.ABORTED)
+        unseen_end = responding and self._response_mode in (None, _NONE)
+        self._end(_COMPLETED if unseen_end else _ABORTED)
 
     # Request -------------------------------------------------------------------------------
 
@@ -291,7 +306,7 @@ class Exchange:
         known, self._path = _remembered_names(path) if plain else _names(path)
         self._api = known if known is not None and self._readable() else None
         self._record = Finished(
-            outcome=Outcome.ABORTED,
+            outcome=_ABORTED,
             path=self._path.name,
             objective=self._objective,
             priority=self._policy.priority(self._objective),
@@ -311,17 +326,17 @@ class Exchange:
         limit = self._policy.limits.request_body_bytes_max
         if (self._content_length() or 0) > limit:
             return self._too_large()
-        self._phase = Phase.COLLECTING
+        self._phase = _COLLECTING
         wait = MODE_WAIT_SECONDS if self._request_mode is None else self._policy.limits.body_wait_seconds
         self.deadline_seconds = self._clock() + wait
-        return [ContinueRequestHeaders()] if self._request_mode == BodyMode.BUFFERED else []
+        return [ContinueRequestHeaders()] if self._request_mode == _BUFFERED else []
 
     def _readable(self) -> bool:
         """Whether a body decides; else the headers must do."""
         headers = self._headers
         if headers.get(":method", "POST") != "POST" or "upgrade" in headers or ":protocol" in headers:
             return False
-        if self._request_mode not in (None, BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED):
+        if self._request_mode not in (None, _BUFFERED, _FULL_DUPLEX):
             return False
         if headers.get("content-encoding", "identity") != "identity":
             return False
@@ -329,7 +344,7 @@ class Exchange:
 
     def _on_body(self, event: RequestBody, received_at: float) -> list[Reply]:
         if self._request_mode is None:
-            self._request_mode = BodyMode.FULL_DUPLEX_STREAMED  # it did not wait for our answer
+            self._request_mode = _FULL_DUPLEX  # it did not wait for our answer
             self.deadline_seconds = self._clock() + self._policy.limits.body_wait_seconds
         if event.subset is not None:
             self._subset = event.subset
@@ -338,7 +353,7 @@ class Exchange:
             return self._too_large()
         if event.data:
             self._collect(event.data)
-        if not event.end_of_stream and self._request_mode == BodyMode.FULL_DUPLEX_STREAMED:
+        if not event.end_of_stream and self._request_mode == _FULL_DUPLEX:
             return []
         self._request_ended = event.end_of_stream
         return self._decide_on_body(received_at)
@@ -356,7 +371,7 @@ class Exchange:
         self._request_ended = True
         if routed and isinstance(routed[0], RouteOnBody):  # BUFFERED, and there was no body to answer
             return [RouteOnTrailers(routed[0].addresses)]
-        if self._phase is Phase.ROUTED:
+        if self._phase is _ROUTED:
             routed.append(ContinueRequestTrailers())
         return routed
 
@@ -364,7 +379,7 @@ class Exchange:
         """Decided already: the body passes."""
         if self._record is not None:
             self._record.request_bytes += len(event.data)
-        if self._request_mode not in (None, BodyMode.FULL_DUPLEX_STREAMED):
+        if self._request_mode not in (None, _FULL_DUPLEX):
             return [ContinueRequestBody()]
         if self._request_ended:
             return []  # told twice: one end flag is enough
@@ -381,10 +396,10 @@ class Exchange:
         assert self._api is not None
         if self._record is not None:
             self._record.request_bytes = self._body_bytes
-        late = self._clock() - received_at > self._policy.limits.decision_seconds
+        began = self._clock()
+        late = began - received_at > self._policy.limits.decision_seconds
         if late or not self._body:
             return self._echo_collected(self._decide(unparsed(self._api.name, self._body_bytes)))
-        began = self._clock()
         try:
             request = read_body(self._api, self._body[0] if len(self._body) == 1 else b"".join(self._body))
         except InvalidBody as error:
@@ -401,7 +416,7 @@ class Exchange:
             request,
             subset=self._subset,
             objective=self._objective,
-            first_chunk_visible=self._response_mode not in (None, BodyMode.NONE),
+            first_chunk_visible=self._response_mode not in (None, _NONE),
             hints=self._hints,
         )
         record.decision_seconds = self._clock() - began
@@ -420,18 +435,21 @@ class Exchange:
         record.prompt_tokens_estimate = round(decision.prompt_tokens) if decision.prompt_tokens is not None else None
         if self._policy.explain_header:
             self._explain = header_text(decision.explain())
-        on_body = self._phase is Phase.COLLECTING and self._request_mode == BodyMode.BUFFERED
-        self._phase = Phase.ROUTED
+        on_body = self._phase is _COLLECTING and self._request_mode == _BUFFERED
+        self._phase = _ROUTED
         self._decided(decision, record)
-        return [(RouteOnBody if on_body else RouteOnHeaders)(decision.addresses)]
+        return [RouteOnBody(decision.addresses) if on_body else RouteOnHeaders(decision.addresses)]
 
     def _echo_collected(self, routed: list[Reply]) -> list[Reply]:
         """Full-duplex: behind the route, the body that was held back."""
-        if self._phase is Phase.ROUTED and self._request_mode == BodyMode.FULL_DUPLEX_STREAMED:
+        if self._phase is _ROUTED and self._request_mode == _FULL_DUPLEX:
             body, self._body = self._body, []
-            for number, chunk in enumerate(body, 1):
-                last = self._request_ended and number == len(body)
-                routed += _pieces(EchoRequestBody, chunk, last)
+            for at, chunk in enumerate(body):
+                last = self._request_ended and at == len(body) - 1
+                if len(chunk) <= ECHO_BYTES_MAX:
+                    routed.append(EchoRequestBody(chunk, last))
+                else:
+                    routed += _pieces(EchoRequestBody, chunk, last)
             if self._request_ended and not body:
                 routed.append(EchoRequestBody(b"", True))
         self._body = []
@@ -449,7 +467,7 @@ class Exchange:
     def _reject(
         self, status: int, message: str, word: str, outcome: Outcome, *, retry_after: int | None = None
     ) -> list[Reply]:
-        self._phase = Phase.REJECTED
+        self._phase = _REJECTED
         self.deadline_seconds = None
         self._body = []
         record = self._record
@@ -466,7 +484,7 @@ class Exchange:
         if self._record is None:
             self._started_at = received_at
             self._request_mode, self._response_mode = event.request_mode, event.response_mode
-            self._record = Finished(outcome=Outcome.UNSEEN, path=OTHER)
+            self._record = Finished(outcome=_UNSEEN, path=OTHER)
         self.deadline_seconds = None
         self._body = []
         self._request_ended = True  # of what was held back nothing goes on, so nothing of what follows may
@@ -476,9 +494,9 @@ class Exchange:
         return self._begin_response(event)
 
     def _begin_response(self, event: ResponseHeaders) -> list[Reply]:
-        self._phase = Phase.RESPONSE
+        self._phase = _RESPONSE
         record = self._record
-        status = _status(event.headers)
+        status = _STATUSES.get(event.headers.get(":status", ""))
         if record is not None:
             record.status = status
         booking = self._booking
@@ -493,7 +511,7 @@ class Exchange:
             self._streams = self._success and (sse or (record is not None and record.streaming))
             if not self._streams:
                 self._policy.not_streamed(booking)
-            if self._success and self._response_mode != BodyMode.NONE and "content-encoding" not in event.headers:
+            if self._success and self._response_mode != _NONE and "content-encoding" not in event.headers:
                 if self._api is not None:
                     self._reader = UsageReader(sse=sse)
                 if self._creates():
@@ -523,15 +541,11 @@ class Exchange:
             if self._ids is not None:
                 self._look_for_id(self._ids, data)
         if self._response_mode is None:
-            self._response_mode = (
-                BodyMode.FULL_DUPLEX_STREAMED
-                if self._request_mode == BodyMode.FULL_DUPLEX_STREAMED
-                else BodyMode.STREAMED
-            )
+            self._response_mode = _FULL_DUPLEX if self._request_mode == _FULL_DUPLEX else BodyMode.STREAMED
         ended_before = self._response_ended
         if event.end_of_stream:
             self._response_over()
-        if self._response_mode != BodyMode.FULL_DUPLEX_STREAMED:
+        if self._response_mode != _FULL_DUPLEX:
             return [ContinueResponseBody()]
         if ended_before:
             return []
@@ -553,7 +567,7 @@ class Exchange:
     def _response_over(self) -> None:
         self._response_ended = True
         if self._record is not None:
-            self._end(Outcome.COMPLETED)
+            self._end(_COMPLETED)
 
     # End -----------------------------------------------------------------------------------
 
@@ -561,7 +575,7 @@ class Exchange:
         """Release and report, once."""
         record, self._record = self._record, None
         assert record is not None
-        if record.outcome is not Outcome.UNSEEN:
+        if record.outcome is not _UNSEEN:
             record.outcome = outcome
         record.duration_seconds = max(0.0, self._clock() - self._started_at)
         reader, self._reader = self._reader, None
@@ -595,12 +609,19 @@ def _names(path: str) -> tuple[Api | None, Path]:
     return known, Path(known.name) if known is not None else find_path(path)
 
 
-_remembered_names: Final = lru_cache(maxsize=512)(_names)
+def _remembered_names(path: str) -> tuple[Api | None, Path]:
+    found = _named.get(path)
+    if found is None:
+        if len(_named) >= _REMEMBERED_PATHS_MAX:
+            _named.clear()
+        found = _named[path] = _names(path)
+    return found
 
 
-def _status(headers: Mapping[str, str]) -> int | None:
-    text = headers.get(":status", "")
-    return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else None
+_named: Final[dict[str, tuple[Api | None, Path]]] = {}
+
+
+_STATUSES: Final = {f"{number:03}": number for number in range(1_000)}
 
 
 def _pieces(
@@ -617,19 +638,29 @@ def _pieces(
 
 _Handler = Callable[[Exchange, Any, float], list[Reply]]
 
-_TRANSITIONS: Mapping[tuple[Phase, type], _Handler] = {
-    (Phase.START, RequestHeaders): Exchange._on_request_headers,
-    (Phase.START, ResponseHeaders): Exchange._on_local_reply,
-    (Phase.COLLECTING, RequestBody): Exchange._on_body,
-    (Phase.COLLECTING, RequestTrailers): Exchange._on_request_end_by_trailers,
-    (Phase.COLLECTING, ResponseHeaders): Exchange._on_local_reply,
-    (Phase.ROUTED, RequestBody): Exchange._on_more_body,
-    (Phase.ROUTED, RequestTrailers): Exchange._on_request_trailers,
-    (Phase.ROUTED, ResponseHeaders): Exchange._on_response_headers,
-    (Phase.RESPONSE, RequestBody): Exchange._on_more_body,
-    (Phase.RESPONSE, RequestTrailers): Exchange._on_request_trailers,
-    (Phase.RESPONSE, ResponseHeaders): Exchange._on_response_headers,
-    (Phase.RESPONSE, ResponseBody): Exchange._on_response_body,
-    (Phase.RESPONSE, ResponseTrailers): Exchange._on_response_trailers,
+_TRANSITIONS: Final[dict[Phase, dict[type, _Handler]]] = {
+    Phase.START: {
+        RequestHeaders: Exchange._on_request_headers,
+        ResponseHeaders: Exchange._on_local_reply,
+    },
+    Phase.COLLECTING: {
+        RequestBody: Exchange._on_body,
+        RequestTrailers: Exchange._on_request_end_by_trailers,
+        ResponseHeaders: Exchange._on_local_reply,
+    },
+    Phase.ROUTED: {
+        RequestBody: Exchange._on_more_body,
+        RequestTrailers: Exchange._on_request_trailers,
+        ResponseHeaders: Exchange._on_response_headers,
+    },
+    Phase.RESPONSE: {
+        RequestBody: Exchange._on_more_body,
+        RequestTrailers: Exchange._on_request_trailers,
+        ResponseHeaders: Exchange._on_response_headers,
+        ResponseBody: Exchange._on_response_body,
+        ResponseTrailers: Exchange._on_response_trailers,
+    },
+    Phase.REJECTED: {},
+    Phase.CLOSED: {},
 }
 """What is handled where. Anything else in a live phase is a violation and ends the stream."""

@@ -2,78 +2,108 @@
 
 from typing import Final
 
-import msgspec
+from picker.extproc.value import Value
 
 ECHO_BYTES_MAX: Final = 62_000
 """Largest piece of body in one reply: proxies cap near 64 KB (docs/decisions/0003)."""
 
 
-class RouteOnHeaders(msgspec.Struct, frozen=True):
+class RouteOnHeaders(Value):
     """Answer to the request's headers: this destination. Header and metadata are equal by construction."""
 
-    addresses: tuple[str, ...]
+    __slots__ = ("addresses",)
+
+    def __init__(self, addresses: tuple[str, ...]) -> None:
+        self.addresses = addresses
 
 
-class RouteOnBody(msgspec.Struct, frozen=True):
+class RouteOnBody(Value):
     """The same, as the answer to a buffered body."""
 
-    addresses: tuple[str, ...]
+    __slots__ = ("addresses",)
+
+    def __init__(self, addresses: tuple[str, ...]) -> None:
+        self.addresses = addresses
 
 
-class RouteOnTrailers(msgspec.Struct, frozen=True):
+class RouteOnTrailers(Value):
     """The same where trailers end a buffered request without a body: by metadata alone (override_host)."""
 
-    addresses: tuple[str, ...]
+    __slots__ = ("addresses",)
+
+    def __init__(self, addresses: tuple[str, ...]) -> None:
+        self.addresses = addresses
 
 
-class ContinueRequestHeaders(msgspec.Struct, frozen=True):
+class ContinueRequestHeaders(Value):
     """Go on; the destination comes with the answer to the body."""
 
+    __slots__ = ()
 
-class ContinueRequestBody(msgspec.Struct, frozen=True):
+
+class ContinueRequestBody(Value):
     """Go on, body unchanged (not full-duplex)."""
 
+    __slots__ = ()
 
-class EchoRequestBody(msgspec.Struct, frozen=True):
+
+class EchoRequestBody(Value):
     """Full-duplex: the body is what we send. At most `ECHO_BYTES_MAX`."""
 
-    data: bytes | memoryview
-    end_of_stream: bool
+    __slots__ = ("data", "end_of_stream")
+
+    def __init__(self, data: bytes | memoryview, end_of_stream: bool) -> None:
+        self.data = data
+        self.end_of_stream = end_of_stream
 
 
-class ContinueRequestTrailers(msgspec.Struct, frozen=True):
+class ContinueRequestTrailers(Value):
     """Go on, trailers unchanged."""
 
+    __slots__ = ()
 
-class ContinueResponseHeaders(msgspec.Struct, frozen=True):
+
+class ContinueResponseHeaders(Value):
     """Go on, headers unchanged but for our own (`x-picker-explain`, where configured)."""
 
-    explain: str | None = None
+    __slots__ = ("explain",)
+
+    def __init__(self, explain: str | None = None) -> None:
+        self.explain = explain
 
 
-class ContinueResponseBody(msgspec.Struct, frozen=True):
+class ContinueResponseBody(Value):
     """Go on, body unchanged (not full-duplex)."""
 
+    __slots__ = ()
 
-class EchoResponseBody(msgspec.Struct, frozen=True):
+
+class EchoResponseBody(Value):
     """Full-duplex: the body is what we send. At most `ECHO_BYTES_MAX`."""
 
-    data: bytes | memoryview
-    end_of_stream: bool
+    __slots__ = ("data", "end_of_stream")
+
+    def __init__(self, data: bytes | memoryview, end_of_stream: bool) -> None:
+        self.data = data
+        self.end_of_stream = end_of_stream
 
 
-class ContinueResponseTrailers(msgspec.Struct, frozen=True):
+class ContinueResponseTrailers(Value):
     """Go on, trailers unchanged."""
 
+    __slots__ = ()
 
-class Immediate(msgspec.Struct, frozen=True):
-    """Our own answer to the client; the request goes nowhere."""
 
-    status: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-    details: str
-    """For the proxy's access log: one word."""
+class Immediate(Value):
+    """Our own answer to the client; the request goes nowhere. `details`: for the proxy's access log, one word."""
+
+    __slots__ = ("body", "details", "headers", "status")
+
+    def __init__(self, status: int, headers: tuple[tuple[str, str], ...], body: bytes, details: str) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.details = details
 
 
 Reply = (

@@ -6,9 +6,9 @@ only, since Envoy sets a header to empty for `value`. Constant replies and route
 once; pieces of body are framed by hand, because full-duplex sends one a token.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -22,6 +22,7 @@ from picker.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
+from picker.extproc.headers import Names, length, read_headers
 from picker.extproc.replies import (
     ContinueRequestBody,
     ContinueRequestHeaders,
@@ -68,35 +69,32 @@ RESPONSE_HEADERS_READ: Final = frozenset({":status", "content-type", "content-en
 _parse: Final = pb.ProcessingRequest.FromString
 
 # ProcessingRequest's fields, wire type 2 (protos/picker/ext_proc.proto).
-_IS_REQUEST_HEADERS, _IS_RESPONSE_HEADERS, _IS_REQUEST_BODY, _IS_RESPONSE_BODY = 0x12, 0x1A, 0x22, 0x2A
-_ARE_BODIES: Final = frozenset((_IS_REQUEST_BODY, _IS_RESPONSE_BODY))
+_IS_REQUEST_HEADERS: Final = 0x12
+_IS_RESPONSE_HEADERS: Final = 0x1A
+_IS_REQUEST_BODY: Final = 0x22
+_IS_RESPONSE_BODY: Final = 0x2A
+
+_METADATA_CONTEXT: Final = 0x42
 
 _VIEW_BYTES_MIN: Final = 16_384
 """A larger piece of body is a view of its message: a copy of it would cost more than all the rest."""
 _REST_BYTES_MAX: Final = 512
-"""What stands beside a message's content is remembered by its bytes up to this length."""
-_PAIRS_MAX: Final = 1024
-"""Headers remembered by their bytes, at most."""
-_PAIR_BYTES_MAX: Final = 0x7F + 2
-"""Of those: their length is written in one byte."""
-_REPEATED: Final = frozenset(
-    name.encode()
-    for name in (
-        *(":authority", ":method", ":path", ":scheme", ":status", "accept", "accept-encoding", "accept-language"),
-        *("connection", "content-type", "date", "host", "server", "transfer-encoding", "user-agent", "vary", "via"),
-        *("x-envoy-expected-rq-timeout-ms", "x-envoy-internal", "x-envoy-upstream-service-time", "x-forwarded-proto"),
-    )
-)
-"""Headers that come with the same value again and again, and are nobody's secret; but a path's query may be one."""
+_RESTS_MAX: Final = 1024
+"""What stands beside a message's content is remembered by its bytes up to this length, so many at most."""
 
 
-class _Rest(NamedTuple):
+class _Rest:
     """What stands beside the content: metadata and the proxy's modes."""
 
-    subset: tuple[str, ...] | None
-    served: str | None
-    request_mode: int | None
-    response_mode: int | None
+    __slots__ = ("request_mode", "response_mode", "served", "subset")
+
+    def __init__(
+        self, subset: tuple[str, ...] | None, served: str | None, request_mode: int | None, response_mode: int | None
+    ) -> None:
+        self.subset = subset
+        self.served = served
+        self.request_mode = request_mode
+        self.response_mode = response_mode
 
 
 def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> Event:
@@ -108,14 +106,14 @@ def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> Event:
     event: Event | None = None
     try:
         kind = message[0]
-        if kind in _ARE_BODIES:
+        if kind in (_IS_REQUEST_BODY, _IS_RESPONSE_BODY):
             event = _body(message, kind)
         elif kind == _IS_REQUEST_HEADERS:
             event = _request_headers(message, _wanted(also_read) if also_read else _REQUEST_NAMES)
         elif kind == _IS_RESPONSE_HEADERS:
             event = _response_headers(message)
-    except (IndexError, UnicodeDecodeError):
-        pass  # cut short, or a value that is not UTF-8
+    except IndexError:
+        pass  # cut short
     return event if event is not None else _decode_any(message, also_read)
 
 
@@ -150,33 +148,20 @@ def _decode_any(message: bytes, also_read: frozenset[str]) -> Event:
 # Field by field. `None` says: not the usual shape, let protobuf read it. `IndexError` says the same.
 
 
-def _length(message: bytes, at: int) -> tuple[int, int]:
-    """A length of up to four bytes, and where what it measures begins."""
-    value, shift = 0, 0
-    while shift < 28:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise IndexError
-
-
 def _body(message: bytes, kind: int) -> RequestBody | ResponseBody | None:
     """HttpBody{body = 1, end_of_stream = 2}."""
     # Lengths of one byte and of two are read here: a call would cost as much as the rest.
     size, at = message[1], 2
     if size > 0x7F:
         high = message[2]
-        size, at = (size + (high << 7) - 0x80, 3) if high < 0x80 else _length(message, 1)
+        size, at = (size + (high << 7) - 0x80, 3) if high < 0x80 else length(message, 1)
     end = at + size
     stop = at
     if size and message[at] == 0x0A:
         size, at = message[at + 1], at + 2
         if size > 0x7F:
             high = message[at]
-            size, at = (size + (high << 7) - 0x80, at + 1) if high < 0x80 else _length(message, at - 1)
+            size, at = (size + (high << 7) - 0x80, at + 1) if high < 0x80 else length(message, at - 1)
         stop = at + size
     if stop == end:
         last = False
@@ -193,89 +178,26 @@ def _body(message: bytes, kind: int) -> RequestBody | ResponseBody | None:
     return RequestBody(data, last, rest.subset)
 
 
-def _request_headers(message: bytes, names: "_Names") -> RequestHeaders | None:
-    found: dict[str, str] = {}
-    end = _http_headers(message, names, found)
-    rest = None if end is None else _rest_of(message, abs(end))
-    if end is None or rest is None:
+def _request_headers(message: bytes, names: Names) -> RequestHeaders | None:
+    read = read_headers(message, names)
+    if read is None:
+        return None
+    found, end = read
+    rest = _rest_of(message, abs(end))
+    if rest is None:
         return None
     return RequestHeaders(found, end < 0, rest.request_mode, rest.response_mode, rest.subset)
 
 
 def _response_headers(message: bytes) -> ResponseHeaders | None:
-    found: dict[str, str] = {}
-    end = _http_headers(message, _RESPONSE_NAMES, found)
-    rest = None if end is None else _rest_of(message, abs(end))
-    if end is None or rest is None:
+    read = read_headers(message, _RESPONSE_NAMES)
+    if read is None:
+        return None
+    found, end = read
+    rest = _rest_of(message, abs(end))
+    if rest is None:
         return None
     return ResponseHeaders(found, end < 0, rest.served, rest.request_mode, rest.response_mode)
-
-
-def _http_headers(message: bytes, names: "_Names", found: dict[str, str]) -> int | None:
-    """HttpHeaders{headers = 1{repeated 1{key = 1, raw_value = 3}}, end_of_stream = 3}: the wanted ones into `found`.
-
-    Returns where it ends, negative where it says that it is the end of the stream.
-    """
-    size, at = (message[1], 2) if message[1] < 0x80 else _length(message, 1)
-    end = at + size
-    if message[at] != 0x0A:
-        return None
-    size, at = (message[at + 1], at + 2) if message[at + 1] < 0x80 else _length(message, at + 1)
-    stop = at + size
-    if stop == end:
-        signed_end = end
-    elif stop + 2 == end and message[stop] == 0x18 and message[stop + 1] == 1:
-        signed_end = -end
-    else:
-        return None
-    seen = names.seen
-    while at < stop:
-        following = at + 2 + message[at + 1]
-        known = seen.get(message[at:following])
-        if known is None:
-            following = _pair(message, at, names, found)
-            if following < 0:
-                return None
-        else:
-            name, value = known
-            if name and name not in found:
-                found[name] = value
-        at = following
-    return signed_end if at == stop else None
-
-
-def _pair(message: bytes, at: int, names: "_Names", found: dict[str, str]) -> int:
-    """One header, read byte by byte. Returns where the next one begins, negative for an unusual shape."""
-    begin = at
-    if message[at] != 0x0A:
-        return -1
-    size, at = (message[at + 1], at + 2) if message[at + 1] < 0x80 else _length(message, at + 1)
-    following = at + size
-    if message[at] != 0x0A or message[at + 1] > 0x7F:
-        return -1
-    value_at = at + 2 + message[at + 1]
-    key = message[at + 2 : value_at]
-    name = names.read.get(key, "")
-    value = ""
-    if name:
-        if message[value_at] != 0x1A:
-            return -1
-        size, at = message[value_at + 1], value_at + 2
-        if size > 0x7F:
-            size, at = _length(message, value_at + 1)
-        if at + size != following:
-            return -1
-        value = message[at:following].decode()
-        if name not in found:
-            found[name] = value
-    elif value_at > following or not key.islower():
-        return -1
-    if key in _REPEATED and following <= begin + _PAIR_BYTES_MAX and "?" not in value:
-        seen = names.seen
-        if len(seen) >= _PAIRS_MAX:
-            seen.clear()
-        seen[message[begin:following]] = (name, value)
-    return following
 
 
 def _rest_of(message: bytes, at: int) -> _Rest | None:
@@ -283,7 +205,17 @@ def _rest_of(message: bytes, at: int) -> _Rest | None:
     left = len(message) - at
     if left <= 0:
         return _NO_REST if left == 0 else None
-    return _remembered_rest(message[at:]) if left <= _REST_BYTES_MAX else _rest(message[at:])
+    if left == 2 and message[at] == _METADATA_CONTEXT and message[at + 1] == 0:
+        return _NO_REST  # empty metadata: what Envoy puts behind most messages
+    rest = message[at:]
+    found = _rests.get(rest)
+    if found is None:
+        found = _rest(rest)
+        if found is not None and left <= _REST_BYTES_MAX:
+            if len(_rests) >= _RESTS_MAX:
+                _rests.clear()
+            _rests[rest] = found
+    return found
 
 
 def _rest(rest: bytes) -> _Rest | None:
@@ -296,27 +228,17 @@ def _rest(rest: bytes) -> _Rest | None:
     return _Rest(_subset(parsed), _served(parsed), *_modes(parsed))
 
 
-_remembered_rest: Final = lru_cache(maxsize=1024)(_rest)
+_rests: Final[dict[bytes, _Rest]] = {}
 _NO_REST: Final = _Rest(None, None, None, None)
 
 
-class _Names:
-    """Which headers are read, and whole headers that came before: `(name, value)`, no name where it is not read."""
-
-    __slots__ = ("read", "seen")
-
-    def __init__(self, read: frozenset[str]) -> None:
-        self.read = {name.encode(): name for name in read}
-        self.seen: dict[bytes, tuple[str, str]] = {}
-
-
 @lru_cache(maxsize=8)
-def _wanted(also_read: frozenset[str]) -> _Names:
-    return _Names(REQUEST_HEADERS_READ | also_read)
+def _wanted(also_read: frozenset[str]) -> Names:
+    return Names(REQUEST_HEADERS_READ | also_read)
 
 
-_REQUEST_NAMES: Final = _wanted(frozenset())
-_RESPONSE_NAMES: Final = _Names(RESPONSE_HEADERS_READ)
+_REQUEST_NAMES: Final = Names(REQUEST_HEADERS_READ)
+_RESPONSE_NAMES: Final = Names(RESPONSE_HEADERS_READ)
 
 
 Encoded = tuple[bytes, bytes | memoryview]
@@ -325,24 +247,21 @@ Encoded = tuple[bytes, bytes | memoryview]
 
 def encode(reply: Reply) -> Encoded:
     """One message for the proxy."""
-    kind = type(reply)
-    if kind is EchoResponseBody:
-        data = reply.data  # type: ignore[union-attr]
-        return _echo_head(_RESPONSE_BODY, len(data), reply.end_of_stream), data  # type: ignore[union-attr]
-    if kind is EchoRequestBody:
-        data = reply.data  # type: ignore[union-attr]
-        return _echo_head(_REQUEST_BODY, len(data), reply.end_of_stream), data  # type: ignore[union-attr]
+    if isinstance(reply, EchoResponseBody):
+        return _echo_head(_RESPONSE_BODY, len(reply.data), reply.end_of_stream), reply.data
+    if isinstance(reply, EchoRequestBody):
+        return _echo_head(_REQUEST_BODY, len(reply.data), reply.end_of_stream), reply.data
     if isinstance(reply, RouteOnHeaders):
         return _route(reply.addresses, "request_headers")
     if isinstance(reply, ContinueResponseHeaders):
-        return _CONSTANT[kind] if reply.explain is None else _explained(reply.explain)
+        return _CONTINUE_RESPONSE if reply.explain is None else _explained(reply.explain)
     if isinstance(reply, RouteOnBody):
         return _route(reply.addresses, "request_body")
     if isinstance(reply, RouteOnTrailers):
         return _route(reply.addresses, "request_trailers")
     if isinstance(reply, Immediate):
         return _immediate(reply), b""
-    return _CONSTANT[kind]
+    return _CONSTANT[type(reply)]
 
 
 def _explained(text: str) -> Encoded:
@@ -351,7 +270,7 @@ def _explained(text: str) -> Encoded:
     return answer.SerializeToString(), b""
 
 
-def _headers(pairs: Iterable[Any], wanted: frozenset[str]) -> Mapping[str, str]:
+def _headers(pairs: Iterable[Any], wanted: frozenset[str]) -> dict[str, str]:
     """The wanted headers, names lower-case; of several, the first.
 
     HTTP/2 has names in lower case, and so has Envoy: other spellings get a second look, the rest a fast one.
@@ -412,8 +331,11 @@ def _set_header(mutation: Any, name: str, value: str) -> None:
     option.header.raw_value = value.encode("ascii", "replace")
 
 
-@lru_cache(maxsize=4096)
 def _route(addresses: tuple[str, ...], field: str) -> Encoded:
+    key = (addresses, field)
+    known = _routes.get(key)
+    if known is not None:
+        return known
     value = ",".join(addresses)
     answer = pb.ProcessingResponse()
     part = getattr(answer, field)
@@ -421,7 +343,10 @@ def _route(addresses: tuple[str, ...], field: str) -> Encoded:
     if field != "request_trailers":  # the request's headers are no longer ours to change there
         _set_header(part.response.header_mutation, DESTINATION, value)
     answer.dynamic_metadata.update({METADATA_NAMESPACE: {DESTINATION: value}})
-    return answer.SerializeToString(), b""
+    if len(_routes) >= _ANSWERS_MAX:
+        _routes.clear()
+    encoded = _routes[key] = (answer.SerializeToString(), b"")
+    return encoded
 
 
 def _immediate(reply: Immediate) -> bytes:
@@ -443,34 +368,49 @@ def _constant(field: str) -> Encoded:
     return answer.SerializeToString(), b""
 
 
-_CONSTANT: Mapping[type, Encoded] = {
+_CONTINUE_RESPONSE: Final = _constant("response_headers")
+_CONSTANT: Final[dict[type, Encoded]] = {
     ContinueRequestHeaders: _constant("request_headers"),
     ContinueRequestBody: _constant("request_body"),
     ContinueRequestTrailers: _constant("request_trailers"),
-    ContinueResponseHeaders: _constant("response_headers"),
     ContinueResponseBody: _constant("response_body"),
     ContinueResponseTrailers: _constant("response_trailers"),
 }
+
+_ANSWERS_MAX: Final = 4096
+"""Encoded answers remembered, of each sort."""
+_routes: Final[dict[tuple[tuple[str, ...], str], Encoded]] = {}
+_echo_heads: Final[dict[int, bytes]] = {}
+"""By size and field, negative with the end flag."""
 
 # ProcessingResponse.request_body = 3, .response_body = 4, wire type 2.
 _REQUEST_BODY: Final = b"\x1a"
 _RESPONSE_BODY: Final = b"\x22"
 
 
-@lru_cache(maxsize=4096)
 def _echo_head(field: bytes, size: int, end_of_stream: bool) -> bytes:
     """BodyResponse{response{body_mutation{streamed_response{body, end_of_stream}}}} up to the body's `size` bytes.
 
     The body comes last, behind the end flag: fields may stand in any order. Lengths from inside out; chunks of an
     answer are alike, so most heads are known.
     """
+    key = size << 8 | field[0]
+    if end_of_stream:
+        key = -key
+    head = _echo_heads.get(key)
+    if head is not None:
+        return head
     head = b"\x10\x01" if end_of_stream else b""
     if size:
         head += b"\x0a" + _varint(size)
     head = b"\x1a" + _varint(len(head) + size) + head  # BodyMutation.streamed_response = 3
     head = b"\x1a" + _varint(len(head) + size) + head  # CommonResponse.body_mutation = 3
     head = b"\x0a" + _varint(len(head) + size) + head  # BodyResponse.response = 1
-    return field + _varint(len(head) + size) + head
+    head = field + _varint(len(head) + size) + head
+    if len(_echo_heads) >= _ANSWERS_MAX:
+        _echo_heads.clear()
+    _echo_heads[key] = head
+    return head
 
 
 def _varint(value: int) -> bytes:

@@ -8,12 +8,11 @@ When is a prefill over? At the first body chunk of a streamed answer (`first_tok
 such chunk will be seen (`timed`), when the backlog at the charge and the request's own tokens
 have had their time at the endpoint's rate: `expire` releases what is due by our own clock.
 
-The columns (float64, one value a slot) are what scorers read; they mirror the counters of the
-endpoints that have a slot. Columns double when slots are added.
+The columns (float64, one value a slot) are what the whole pool is judged by; they mirror the counters of
+the endpoints that have a slot, brought up to date when they are asked for. Columns double when slots are added.
 """
 
 from heapq import heappop, heappush
-from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -65,12 +64,15 @@ class InflightLedger:
         self.open_charges = 0
         self.changed: set[Endpoint] = set()
         """Whose columns changed; emptied by who keeps sums of them (scheduling/loads.py)."""
+        self._unmirrored: set[Endpoint] = set()
+        """Whose counters the columns do not show yet: they are asked for more rarely than those change."""
         self._due: list[tuple[float, int, Charge]] = []
-        self._sequence = count()
+        self._sequence = 0
         self._views: tuple[Column, Column, Column, Column] | None = None
 
     def columns(self, width: int) -> "tuple[Column, Column, Column, Column]":
-        """Live views of the first `width` slots: requests, prefill, context, memory tokens. Read only."""
+        """Views of the first `width` slots, as they are now: requests, prefill, context, memory tokens. Read only."""
+        self._settle()
         views = self._views
         if views is None or len(views[0]) != width:
             views = self._views = (
@@ -85,6 +87,7 @@ class InflightLedger:
         """A slot begins a new life: its columns start from this endpoint's counters."""
         if endpoint.slot >= len(self.requests):
             self._grow(endpoint.slot + 1)
+        self.changed.add(endpoint)
         self._mirror(endpoint)
 
     def retire(self, slot: int) -> None:
@@ -121,7 +124,7 @@ class InflightLedger:
         endpoint.context_tokens += context_tokens
         endpoint.memory_tokens += charge.memory_tokens
         self.open_charges += 1
-        self._mirror(endpoint)
+        self._changed(endpoint)
         if prefill_seconds is not None:
             self.time_prefill(charge, now + prefill_seconds)
         return charge
@@ -130,7 +133,8 @@ class InflightLedger:
         """No first chunk will be seen after all: the prefill is over at `due_at_seconds`."""
         if not charge.timed and charge.prefilling:
             charge.timed = True
-            heappush(self._due, (due_at_seconds, next(self._sequence), charge))
+            self._sequence += 1
+            heappush(self._due, (due_at_seconds, self._sequence, charge))
 
     def first_token(self, charge: Charge) -> bool:
         """The prefill is over. True the first time."""
@@ -138,13 +142,10 @@ class InflightLedger:
             return False
         charge.prefilling = False
         endpoint = charge.endpoint
-        self.changed.add(endpoint)
+        self._changed(endpoint)
         endpoint.prefilling_requests -= 1
         tokens = endpoint.prefill_tokens - charge.prefill_tokens
         endpoint.prefill_tokens = tokens if tokens > 0.0 and endpoint.prefilling_requests else 0.0  # no residue
-        slot = endpoint.slot
-        if slot >= 0:
-            self.prefill_tokens[slot] = endpoint.prefill_tokens
         return True
 
     def release(self, charge: Charge) -> bool:
@@ -154,7 +155,7 @@ class InflightLedger:
         self.first_token(charge)
         charge.released = True
         endpoint = charge.endpoint
-        self.changed.add(endpoint)
+        self._changed(endpoint)
         endpoint.in_flight_requests -= 1
         context = endpoint.context_tokens - charge.context_tokens
         memory = endpoint.memory_tokens - charge.memory_tokens
@@ -162,11 +163,6 @@ class InflightLedger:
         endpoint.context_tokens = context if context > 0.0 and running else 0.0
         endpoint.memory_tokens = memory if memory > 0.0 and running else 0.0
         self.open_charges -= 1
-        slot = endpoint.slot
-        if slot >= 0:
-            self.requests[slot] = endpoint.in_flight_requests
-            self.context_tokens[slot] = endpoint.context_tokens
-            self.memory_tokens[slot] = endpoint.memory_tokens
         return True
 
     def expire(self, now: float) -> None:
@@ -180,6 +176,7 @@ class InflightLedger:
     def check(self, endpoints: list[Endpoint]) -> None:
         """Assert the invariants over the live `endpoints`. For tests."""
         assert self.open_charges >= 0
+        self._settle()
         for endpoint in endpoints:
             assert endpoint.in_flight_requests >= endpoint.prefilling_requests >= 0
             assert endpoint.prefill_tokens >= 0.0 and endpoint.context_tokens >= endpoint.memory_tokens - 1e-6
@@ -189,8 +186,17 @@ class InflightLedger:
             assert self.context_tokens[endpoint.slot] == endpoint.context_tokens
             assert self.memory_tokens[endpoint.slot] == endpoint.memory_tokens
 
-    def _mirror(self, endpoint: Endpoint) -> None:
+    def _changed(self, endpoint: Endpoint) -> None:
         self.changed.add(endpoint)
+        self._unmirrored.add(endpoint)
+
+    def _settle(self) -> None:
+        """Bring the columns up to date."""
+        for endpoint in self._unmirrored:
+            self._mirror(endpoint)
+        self._unmirrored.clear()
+
+    def _mirror(self, endpoint: Endpoint) -> None:
         slot = endpoint.slot
         if slot >= 0:
             self.requests[slot] = endpoint.in_flight_requests

@@ -30,7 +30,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import exp
 from typing import Final
 
-from picker.prefix.nodes import Entry, Match, Node, Recorded, Shared
+from picker.prefix.matches import Match, Recorded, Shared
+from picker.prefix.nodes import Entry, Node
 
 SHARED_CONTINUATIONS: Final = 3
 """A block with this many different continuations ends a prefix that many prompts share."""

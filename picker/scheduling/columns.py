@@ -8,7 +8,7 @@ import numpy as np
 from picker.config import Routing
 from picker.pool.snapshot import Column, Mask, bits_to_slots
 from picker.prefix.blocks import BLOCK_BYTES
-from picker.prefix.nodes import Match
+from picker.prefix.matches import Match
 from picker.scheduling import loads
 from picker.scheduling.loads import Bounds, Table
 
@@ -105,7 +105,7 @@ class Columns:
     mean_uncached_tokens: float
     matchable_blocks: int
     """Full blocks of the prompt."""
-    holdings: Sequence[Holding]
+    holdings: list[Holding]
     """Who is thought to hold how much of this prompt: each slot in one of them."""
     nothing: Holding
     """Of all the others that are ready."""
@@ -132,7 +132,7 @@ class Columns:
         mean_output_tokens: float,
         mean_uncached_tokens: float,
         matchable_blocks: int,
-        holdings: Sequence[Holding],
+        holdings: list[Holding],
         nothing: Holding,
         table: Table,
         bounds: Bounds,
@@ -169,6 +169,10 @@ class Columns:
     def slowness(self) -> Column:
         """How many times as long as elsewhere everything takes; seconds are multiplied by it."""
         return _row(self.table, loads.SLOWNESS)
+
+    def slowness_of(self, slot: int) -> float:
+        """The same, of one slot."""
+        return self.table.item(loads.SLOWNESS, slot)
 
     @property
     def requests(self) -> Column:

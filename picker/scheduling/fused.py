@@ -16,7 +16,7 @@ The compiled build does the same in one loop over the slots (`kernel.c`), under 
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,17 +36,17 @@ from picker.scheduling.loads import (
 )
 from picker.scheduling.scorers import queue
 
-_weigh: Callable[..., Column] | None
-_lowest: Callable[[Column, float, float], tuple[int, int]] | None
-_tied: Callable[[Column, float, float, int], int] | None
+_kernel: Any
 try:
-    from picker.scheduling import kernel
+    from picker.scheduling import kernel as _kernel
 except ImportError:
-    _weigh = _lowest = _tied = None
-else:
-    _weigh, _lowest, _tied = kernel.weigh, kernel.lowest, kernel.tied
+    _kernel = None
+_weigh: Final[Callable[..., Column] | None] = getattr(_kernel, "weigh", None)
+_lowest: Final[Callable[..., tuple[int, int]] | None] = getattr(_kernel, "lowest", None)
+_tied: Final[Callable[..., int] | None] = getattr(_kernel, "tied", None)
+_value: Final[Callable[[Column, int], float] | None] = getattr(_kernel, "value", None)
 
-COMPILED: Final = _weigh is not None
+COMPILED: Final = _kernel is not None
 """Whether this is the compiled build."""
 
 # The order of the sums below is that of the rows.
@@ -75,37 +75,87 @@ def tied_up_to(least: float) -> float:
 def least(cost: Column, rng: Rng) -> int:
     """The slot of the least cost, at random among those that count as equal to it. No cost is NaN."""
     if _lowest is not None and _tied is not None:
-        slot, count = _lowest(cost, TIE_SECONDS, TIE_RATIO)
-        return slot if count <= 1 else _tied(cost, TIE_SECONDS, TIE_RATIO, int(rng.random() * count))
+        slot, count = _lowest(cost, TIE_SECONDS, TIE_RATIO, None)
+        return slot if count <= 1 else _tied(cost, TIE_SECONDS, TIE_RATIO, None, int(rng.random() * count))
     slot = int(cost.argmin())
     equal = (cost <= tied_up_to(cost.item(slot))).nonzero()[0]
     return slot if len(equal) <= 1 else int(equal.item(int(rng.random() * len(equal))))
 
 
+def least_among(cost: Column, bits: int, rng: Rng) -> int:
+    """The same among the slots of a bitmask, one at least."""
+    if not bits & (bits - 1):  # a session's one home
+        return bits.bit_length() - 1
+    if _lowest is not None and _tied is not None:
+        slots = _bytes_of(bits)
+        slot, count = _lowest(cost, TIE_SECONDS, TIE_RATIO, slots)
+        return slot if count <= 1 else _tied(cost, TIE_SECONDS, TIE_RATIO, slots, int(rng.random() * count))
+    if bits.bit_count() > FEW:
+        held = bits_to_slots(bits, len(cost))
+        return held.item(least(cost[held], rng))
+    few: list[int] = []
+    while bits:
+        low = bits & -bits
+        bits ^= low
+        few.append(low.bit_length() - 1)
+    costs = [cost.item(slot) for slot in few]
+    limit = tied_up_to(min(costs))
+    tied = [slot for slot, value in zip(few, costs, strict=True) if value <= limit]
+    return tied[0] if len(tied) == 1 else tied[int(rng.random() * len(tied))]
+
+
+def value_at(column: Column, slot: int) -> float:
+    """A column's number for a slot."""
+    return column.item(slot) if _value is None else _value(column, slot)
+
+
+def _bytes_of(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) >> 3, "little")
+
+
+class _Configured:
+    """The configuration's part of the kernel's numbers, of the last configuration that was asked for."""
+
+    __slots__ = ("numbers", "routing", "weights")
+
+    def __init__(self) -> None:
+        self.routing: Routing | None = None
+        self.weights: Weights | None = None
+        self.numbers: tuple[float, ...] = ()
+
+    def of(self, routing: Routing, weights: Weights) -> tuple[float, ...]:
+        if routing is not self.routing or weights is not self.weights:
+            self.routing, self.weights = routing, weights
+            self.numbers = (  # in the order of kernel.c
+                routing.prefill_tokens_per_second,
+                routing.decode_disturbance,
+                routing.disturbance_seconds,
+                weights.queue / weights.prefix,
+                weights.kv / weights.prefix,
+                routing.decode_seconds_per_sequence,
+                routing.decode_seconds_per_token,
+                routing.decode_step_seconds,
+                routing.overflow_wait,
+            )
+        return self.numbers
+
+
+_CONFIGURED: Final = _Configured()
+
+
 def _by_kernel(weigh: Callable[..., Column], columns: Columns, weights: Weights) -> Column:
-    routing, nothing, prefix = columns.routing, columns.nothing, weights.prefix
+    nothing = columns.nothing
     numbers = (  # in the order of kernel.c
-        routing.prefill_tokens_per_second,
-        routing.decode_disturbance,
-        routing.disturbance_seconds,
-        weights.queue / prefix,
-        weights.kv / prefix,
         columns.mean_uncached_tokens,
         columns.output_tokens,
         columns.mean_output_tokens,
-        routing.decode_seconds_per_sequence,
-        routing.decode_seconds_per_token,
-        routing.decode_step_seconds,
-        routing.overflow_wait,
         columns.prompt_tokens,
         nothing.unmatched_tokens,
         nothing.new_tokens,
     )
-    held = [
-        (each.bits.to_bytes((each.bits.bit_length() + 7) >> 3, "little"), each.unmatched_tokens, each.new_tokens)
-        for each in columns.holdings
-    ]
-    return weigh(columns.table, columns.capacity_tokens, numbers, held)
+    held = [(_bytes_of(each.bits), each.unmatched_tokens, each.new_tokens) for each in columns.holdings]
+    configured = _CONFIGURED.of(columns.routing, weights)
+    return weigh(columns.table, columns.capacity_tokens, configured, numbers, held)
 
 
 def _by_product(columns: Columns, weights: Weights) -> Column:

@@ -1,4 +1,6 @@
-/* The three objectives for every slot in one pass: what fused.py says in numpy, for the compiled build.
+/* Columns and tables of loads, slot by slot: what fused.py and loads.py say in numpy, for the compiled build.
+
+   The three objectives for every slot in one pass:
 
    With x = u / R and everything a double (the letters are those of the scorers' docstrings):
 
@@ -12,6 +14,7 @@
 #define NPY_NO_DEPRECATED_API NPY_1_20_API_VERSION
 #include <Python.h>
 #include <numpy/arrayobject.h>
+#include <string.h>
 
 enum { REQUESTS, CONTEXT_TOKENS, BACKLOG_TOKENS, FOREIGN, ONES, OVER_TOKENS, SLOWNESS, ROWS };
 
@@ -21,13 +24,14 @@ enum {
     RAMP,             /* T, seconds */
     QUEUE,            /* w_q over the prefix's weight */
     KV,               /* w_k, the same */
-    UNCACHED,         /* mean uncached tokens of a request */
-    OUTPUT,           /* E of this request */
-    MEAN_OUTPUT,      /* E of the model's requests */
     SEQUENCE,         /* s */
     TOKEN,            /* c */
     STEP,             /* t0 */
     OVERFLOW_WAIT,    /* g */
+    CONFIGURED,       /* so many are the configuration's, the rest a request's */
+    UNCACHED = CONFIGURED, /* mean uncached tokens of a request */
+    OUTPUT,           /* E of this request */
+    MEAN_OUTPUT,      /* E of the model's requests */
     PROMPT,           /* p */
     UNMATCHED,        /* u where nothing is held */
     NEW,              /* n where nothing is held */
@@ -63,14 +67,29 @@ static double cost_of(const double *table, npy_intp width, const double *capacit
 }
 
 PyDoc_STRVAR(weigh_doc,
-"weigh(table, capacity_tokens, numbers, holdings) -> seconds, weighted, by slot: a new array.\n\n"
-"numbers: floats in the order of the enum in kernel.c. holdings: (slots as little-endian bits, unmatched, new tokens).");
+"weigh(table, capacity_tokens, configured, numbers, holdings) -> seconds, weighted, by slot: a new array.\n\n"
+"configured, numbers: floats in the order of the enum in kernel.c.\n"
+"holdings: (slots as little-endian bits, unmatched, new tokens).");
+
+static int numbers_of(PyObject *tuple, Py_ssize_t count, double *number)
+{
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != count) {
+        PyErr_Format(PyExc_TypeError, "a tuple of %zd numbers is wanted", count);
+        return 0;
+    }
+    for (Py_ssize_t at = 0; at < count; at++) {
+        number[at] = PyFloat_AsDouble(PyTuple_GET_ITEM(tuple, at));
+        if (number[at] == -1.0 && PyErr_Occurred())
+            return 0;
+    }
+    return 1;
+}
 
 static PyObject *weigh(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     double number[NUMBERS];
-    if (count != 4) {
-        PyErr_SetString(PyExc_TypeError, "weigh takes 4 arguments");
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "weigh takes 5 arguments");
         return NULL;
     }
     if (!doubles(arguments[0], 2, "table") || !doubles(arguments[1], 1, "capacity_tokens"))
@@ -81,14 +100,12 @@ static PyObject *weigh(PyObject *module, PyObject *const *arguments, Py_ssize_t 
         PyErr_SetString(PyExc_ValueError, "the table has other rows, or another width than the capacities");
         return NULL;
     }
-    if (!PyTuple_Check(arguments[2]) || PyTuple_GET_SIZE(arguments[2]) != NUMBERS || !PyList_Check(arguments[3])) {
-        PyErr_Format(PyExc_TypeError, "numbers must be a tuple of %d, holdings a list", NUMBERS);
+    if (!numbers_of(arguments[2], CONFIGURED, number)
+        || !numbers_of(arguments[3], NUMBERS - CONFIGURED, number + CONFIGURED))
         return NULL;
-    }
-    for (int at = 0; at < NUMBERS; at++) {
-        number[at] = PyFloat_AsDouble(PyTuple_GET_ITEM(arguments[2], at));
-        if (number[at] == -1.0 && PyErr_Occurred())
-            return NULL;
+    if (!PyList_Check(arguments[4])) {
+        PyErr_SetString(PyExc_TypeError, "holdings must be a list");
+        return NULL;
     }
     PyObject *result = PyArray_SimpleNew(1, &width, NPY_DOUBLE);
     if (result == NULL)
@@ -97,11 +114,11 @@ static PyObject *weigh(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     const double *table = PyArray_DATA(rows), *capacity = PyArray_DATA(capacities);
     for (npy_intp slot = 0; slot < width; slot++)
         cost[slot] = cost_of(table, width, capacity, slot, number, number[UNMATCHED], number[NEW]);
-    for (Py_ssize_t each = 0; each < PyList_GET_SIZE(arguments[3]); each++) {
+    for (Py_ssize_t each = 0; each < PyList_GET_SIZE(arguments[4]); each++) {
         const unsigned char *bits;
         Py_ssize_t size;
         double unmatched, new_tokens;
-        PyObject *holding = PyList_GET_ITEM(arguments[3], each);
+        PyObject *holding = PyList_GET_ITEM(arguments[4], each);
         if (!PyTuple_Check(holding)) {
             PyErr_SetString(PyExc_TypeError, "a holding must be a tuple");
             Py_DECREF(result);
@@ -121,84 +138,189 @@ static PyObject *weigh(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return result;
 }
 
-/* `(cost, tie seconds, tie ratio)`: the least of them, and up to what the others count as equal to it. -1: an error. */
-static npy_intp least_of(PyObject *const *arguments, double *limit)
+/* `(cost, tie seconds, tie ratio, slots)`: those that are asked about, and what of them counts as equal to the least. */
+typedef struct {
+    const double *cost;
+    npy_intp width;
+    const unsigned char *bits; /* NULL: every slot */
+    npy_intp bytes;
+    npy_intp least;
+    double limit;
+} Asked;
+
+static int among(const Asked *asked, npy_intp slot)
+{
+    return asked->bits == NULL || (slot / 8 < asked->bytes && asked->bits[slot / 8] >> (slot % 8) & 1);
+}
+
+static int least_of(PyObject *const *arguments, Asked *asked)
 {
     if (!doubles(arguments[0], 1, "cost"))
-        return -1;
-    const double *cost = PyArray_DATA((PyArrayObject *)arguments[0]);
-    const npy_intp width = PyArray_DIM((PyArrayObject *)arguments[0], 0);
+        return 0;
+    asked->cost = PyArray_DATA((PyArrayObject *)arguments[0]);
+    asked->width = PyArray_DIM((PyArrayObject *)arguments[0], 0);
     const double seconds = PyFloat_AsDouble(arguments[1]), ratio = PyFloat_AsDouble(arguments[2]);
     if (PyErr_Occurred())
-        return -1;
-    if (width == 0) {
-        PyErr_SetString(PyExc_ValueError, "no slot to choose from");
-        return -1;
+        return 0;
+    asked->bits = NULL;
+    asked->bytes = 0;
+    if (PyBytes_Check(arguments[3])) {
+        asked->bits = (const unsigned char *)PyBytes_AS_STRING(arguments[3]);
+        asked->bytes = PyBytes_GET_SIZE(arguments[3]);
+    } else if (arguments[3] != Py_None) {
+        PyErr_SetString(PyExc_TypeError, "slots must be little-endian bits, or None for all");
+        return 0;
     }
-    npy_intp least = 0;
-    for (npy_intp slot = 1; slot < width; slot++)
-        if (cost[slot] < cost[least])
+    const double *cost = asked->cost;
+    npy_intp least = -1;
+    for (npy_intp slot = 0; slot < asked->width; slot++)
+        if (among(asked, slot) && (least < 0 || cost[slot] < cost[least]))
             least = slot;
-    *limit = cost[least] < seconds / ratio ? cost[least] + seconds : cost[least] * (1.0 + ratio);
-    return least;
+    if (least < 0) {
+        PyErr_SetString(PyExc_ValueError, "no slot to choose from");
+        return 0;
+    }
+    asked->least = least;
+    asked->limit = cost[least] < seconds / ratio ? cost[least] + seconds : cost[least] * (1.0 + ratio);
+    return 1;
 }
 
 PyDoc_STRVAR(lowest_doc,
-"lowest(cost, tie_seconds, tie_ratio) -> (slot of the least, how many are within the greater of both of it).");
+"lowest(cost, tie_seconds, tie_ratio, slots) -> (slot of the least, how many are within the greater of both of it).");
 
 static PyObject *lowest(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
-    double limit;
-    if (count != 3) {
-        PyErr_SetString(PyExc_TypeError, "lowest takes 3 arguments");
+    Asked asked;
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "lowest takes 4 arguments");
         return NULL;
     }
-    const npy_intp least = least_of(arguments, &limit);
-    if (least < 0)
+    if (!least_of(arguments, &asked))
         return NULL;
-    const double *cost = PyArray_DATA((PyArrayObject *)arguments[0]);
-    const npy_intp width = PyArray_DIM((PyArrayObject *)arguments[0], 0);
     Py_ssize_t tied = 0;
-    for (npy_intp slot = 0; slot < width; slot++)
-        tied += cost[slot] <= limit;
-    return Py_BuildValue("nn", (Py_ssize_t)least, tied);
+    for (npy_intp slot = 0; slot < asked.width; slot++)
+        tied += among(&asked, slot) && asked.cost[slot] <= asked.limit;
+    return Py_BuildValue("nn", (Py_ssize_t)asked.least, tied);
 }
 
-PyDoc_STRVAR(tied_doc, "tied(cost, tie_seconds, tie_ratio, number) -> the slot of that number among those lowest() counts.");
+PyDoc_STRVAR(tied_doc,
+"tied(cost, tie_seconds, tie_ratio, slots, number) -> the slot of that number among those lowest() counts.");
 
 static PyObject *tied(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
-    double limit;
-    if (count != 4) {
-        PyErr_SetString(PyExc_TypeError, "tied takes 4 arguments");
+    Asked asked;
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "tied takes 5 arguments");
         return NULL;
     }
-    if (least_of(arguments, &limit) < 0)
+    if (!least_of(arguments, &asked))
         return NULL;
-    Py_ssize_t number = PyLong_AsSsize_t(arguments[3]);
+    Py_ssize_t number = PyLong_AsSsize_t(arguments[4]);
     if (number < 0) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_ValueError, "a number below 0");
         return NULL;
     }
-    const double *cost = PyArray_DATA((PyArrayObject *)arguments[0]);
-    const npy_intp width = PyArray_DIM((PyArrayObject *)arguments[0], 0);
-    for (npy_intp slot = 0; slot < width; slot++)
-        if (cost[slot] <= limit && number-- == 0)
+    for (npy_intp slot = 0; slot < asked.width; slot++)
+        if (among(&asked, slot) && asked.cost[slot] <= asked.limit && number-- == 0)
             return PyLong_FromSsize_t(slot);
     PyErr_SetString(PyExc_IndexError, "fewer slots are tied");
     return NULL;
+}
+
+/* A slot's place in a column; NULL: an error. */
+static double *place(PyObject *column, npy_intp slot, const char *what)
+{
+    if (!doubles(column, 1, what))
+        return NULL;
+    if (slot < 0 || slot >= PyArray_DIM((PyArrayObject *)column, 0)) {
+        PyErr_Format(PyExc_IndexError, "%s has no such slot", what);
+        return NULL;
+    }
+    return (double *)PyArray_DATA((PyArrayObject *)column) + slot;
+}
+
+PyDoc_STRVAR(value_doc, "value(column, slot) -> its number.");
+
+static PyObject *value(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "value takes 2 arguments");
+        return NULL;
+    }
+    const npy_intp slot = PyLong_AsSsize_t(arguments[1]);
+    if (slot == -1 && PyErr_Occurred())
+        return NULL;
+    const double *at = place(arguments[0], slot, "column");
+    return at == NULL ? NULL : PyFloat_FromDouble(*at);
+}
+
+PyDoc_STRVAR(renew_doc,
+"renew(table, slot, reported_tokens, capacity_tokens, slowness, requests, context, memory, backlog) -> tokens over.\n\n"
+"Writes what changed of a slot: three columns, and the slot's own four numbers (loads.py).");
+
+static PyObject *renew(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    double own[4];
+    if (count != 9) {
+        PyErr_SetString(PyExc_TypeError, "renew takes 9 arguments");
+        return NULL;
+    }
+    if (!doubles(arguments[0], 2, "table"))
+        return NULL;
+    PyArrayObject *rows = (PyArrayObject *)arguments[0];
+    const npy_intp width = PyArray_DIM(rows, 1), slot = PyLong_AsSsize_t(arguments[1]);
+    if (slot == -1 && PyErr_Occurred())
+        return NULL;
+    if (PyArray_DIM(rows, 0) != ROWS || !PyArray_ISWRITEABLE(rows) || slot < 0 || slot >= width) {
+        PyErr_SetString(PyExc_ValueError, "the table has other rows, no such slot, or is read-only");
+        return NULL;
+    }
+    const double *reported = place(arguments[2], slot, "reported_tokens");
+    const double *capacity = reported ? place(arguments[3], slot, "capacity_tokens") : NULL;
+    const double *slowness = capacity ? place(arguments[4], slot, "slowness") : NULL;
+    if (slowness == NULL)
+        return NULL;
+    for (int at = 0; at < 4; at++) {
+        own[at] = PyFloat_AsDouble(arguments[5 + at]);
+        if (own[at] == -1.0 && PyErr_Occurred())
+            return NULL;
+    }
+    double *table = PyArray_DATA(rows);
+    const double over = (own[2] > *reported ? own[2] : *reported) - *capacity;
+    table[REQUESTS * width + slot] = own[0];
+    table[CONTEXT_TOKENS * width + slot] = own[1] > *reported ? own[1] : *reported;
+    table[BACKLOG_TOKENS * width + slot] = own[3];
+    table[OVER_TOKENS * width + slot] = over;
+    table[SLOWNESS * width + slot] = *slowness;
+    return PyFloat_FromDouble(over);
+}
+
+PyDoc_STRVAR(copied_doc, "copied(table) -> a new array: what its copy() does, without numpy's preparations.");
+
+static PyObject *copied(PyObject *module, PyObject *table)
+{
+    if (!doubles(table, 2, "table"))
+        return NULL;
+    PyArrayObject *rows = (PyArrayObject *)table;
+    PyObject *result = PyArray_SimpleNew(2, PyArray_DIMS(rows), NPY_DOUBLE);
+    if (result != NULL)
+        memcpy(PyArray_DATA((PyArrayObject *)result), PyArray_DATA(rows), (size_t)PyArray_NBYTES(rows));
+    return result;
 }
 
 static PyMethodDef methods[] = {
     {"weigh", (PyCFunction)(void (*)(void))weigh, METH_FASTCALL, weigh_doc},
     {"lowest", (PyCFunction)(void (*)(void))lowest, METH_FASTCALL, lowest_doc},
     {"tied", (PyCFunction)(void (*)(void))tied, METH_FASTCALL, tied_doc},
+    {"value", (PyCFunction)(void (*)(void))value, METH_FASTCALL, value_doc},
+    {"renew", (PyCFunction)(void (*)(void))renew, METH_FASTCALL, renew_doc},
+    {"copied", copied, METH_O, copied_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "picker.scheduling.kernel", "The scorers' sum for every slot in one pass.", -1, methods,
+    PyModuleDef_HEAD_INIT, "picker.scheduling.kernel", "Columns and tables of loads, slot by slot.", -1, methods,
     NULL, NULL, NULL, NULL,
 };
 

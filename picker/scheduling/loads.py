@@ -8,7 +8,8 @@ all of them when the snapshot is another.
 Invariant (`check()`): after `current(snapshot)` every row is what a rebuild would make of it.
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,15 @@ OVER_TOKENS: Final = 5
 SLOWNESS: Final = 6
 """How many times as long everything takes there."""
 ROWS: Final = 7
+
+
+_kernel: Any
+try:
+    from picker.scheduling import kernel as _kernel
+except ImportError:  # the interpreted build
+    _kernel = None
+_renew: Final[Callable[..., float] | None] = getattr(_kernel, "renew", None)
+_copied: Final[Callable[[Table], Table] | None] = getattr(_kernel, "copied", None)
 
 
 class Bounds(NamedTuple):
@@ -69,6 +79,11 @@ class Loads:
         changed.clear()
         return self._table
 
+    def copied(self, snapshot: Snapshot) -> Table:
+        """The same, to be kept."""
+        table = self.current(snapshot)
+        return table.copy() if _copied is None else _copied(table)
+
     def fullness(self, output_tokens: float) -> float:
         """How full the KV caches are or will soon be, over the pool, as of the last `current`: 0..1.
 
@@ -91,18 +106,35 @@ class Loads:
         assert (kept[REQUESTS] <= requests).all() and (kept[OVER_TOKENS] <= over).all()
 
     def _renew(self, endpoint: Endpoint, snapshot: Snapshot) -> None:
-        slot, rows, bounds = endpoint.slot, self._rows, self.bounds
-        requests = endpoint.in_flight_requests
+        requests, bounds = endpoint.in_flight_requests, self.bounds
+        if _renew is None:
+            over = self._write(endpoint, snapshot)
+        else:
+            over = _renew(
+                self._table,
+                endpoint.slot,
+                snapshot.reported_context_tokens,
+                snapshot.capacity_tokens,
+                self._rates.slowness,
+                requests,
+                endpoint.context_tokens,
+                endpoint.memory_tokens,
+                endpoint.prefill_tokens,
+            )
+        if requests > bounds.requests_max or over > bounds.over_tokens_max:
+            self.bounds = Bounds(max(bounds.requests_max, requests), max(bounds.over_tokens_max, over))
+
+    def _write(self, endpoint: Endpoint, snapshot: Snapshot) -> float:
+        slot, rows = endpoint.slot, self._rows
         reported = snapshot.reported_context_tokens.item(slot)
         context, memory = endpoint.context_tokens, endpoint.memory_tokens
         over = (memory if memory > reported else reported) - snapshot.capacity_tokens.item(slot)
-        rows[REQUESTS][slot] = requests
+        rows[REQUESTS][slot] = endpoint.in_flight_requests
         rows[CONTEXT_TOKENS][slot] = context if context > reported else reported
         rows[OVER_TOKENS][slot] = over
         rows[BACKLOG_TOKENS][slot] = endpoint.prefill_tokens
         rows[SLOWNESS][slot] = self._rates.slowness.item(slot)
-        if requests > bounds.requests_max or over > bounds.over_tokens_max:
-            self.bounds = Bounds(max(bounds.requests_max, requests), max(bounds.over_tokens_max, over))
+        return over
 
     def _rebuild(self, snapshot: Snapshot) -> None:
         width = snapshot.width

@@ -18,12 +18,12 @@ import numpy as np
 from picker.config import Config, Weights
 from picker.outcomes import Reason
 from picker.pool.backoff import Rng
-from picker.pool.snapshot import Column, Mask, bits_to_slots, mask_to_bits
+from picker.pool.snapshot import Column, Mask, mask_to_bits
 from picker.prefix.blocks import BLOCK_BYTES
-from picker.prefix.nodes import Match, Shared
+from picker.prefix.matches import Match, Shared
 from picker.scheduling import fused, normalized
-from picker.scheduling.columns import FEW, Columns
-from picker.scheduling.fused import least, tied_up_to
+from picker.scheduling.columns import Columns
+from picker.scheduling.fused import least, least_among, value_at
 from picker.scheduling.scorers import OPTIONAL_SCORERS, SCORERS
 
 PARTIAL_SHARE: Final = 0.8
@@ -32,6 +32,13 @@ PARTIAL_TOKENS_MIN: Final = 256
 """Below this a partial match is not worth keeping together."""
 
 _INFINITY: Final = float("inf")
+
+# Looked up once: a class of members is slow to ask (Python 3.11).
+_AFFINITY: Final = Reason.AFFINITY
+_BREAK: Final = Reason.BREAK
+_LOAD: Final = Reason.LOAD
+_EXPLORE: Final = Reason.EXPLORE
+_STICKY: Final = Reason.STICKY
 
 
 class Choice:
@@ -112,21 +119,21 @@ def choose(
                 cost += column * (getattr(config.weights, name) / config.weights.prefix)
     if among is not None:
         cost[~among] = _INFINITY
-    if holder is not None and cost.item(holder) < _INFINITY:
-        return Choice(holder, Reason.STICKY, cost)
+    if holder is not None and value_at(cost, holder) < _INFINITY:
+        return Choice(holder, _STICKY, cost)
     best = least(cost, rng)
-    slot, reason = best, Reason.LOAD
+    slot, reason = best, _LOAD
     if hot:
         home = _least_of(cost, hot, rng)
         if home is not None:
-            slot, reason = home, Reason.AFFINITY
+            slot, reason = home, _AFFINITY
             if home != best:
                 saved = columns.holding(best).unmatched_tokens - columns.holding(home).unmatched_tokens
                 routing = config.routing
-                worth = routing.affinity_break * max(0.0, saved) * columns.slowness.item(home)
+                worth = routing.affinity_break * max(0.0, saved) * columns.slowness_of(home)
                 worth /= routing.prefill_tokens_per_second
-                if cost.item(home) - cost.item(best) > worth:
-                    slot, reason = best, Reason.BREAK
+                if value_at(cost, home) - value_at(cost, best) > worth:
+                    slot, reason = best, _BREAK
     standing = len(cost) if among is None else np.count_nonzero(among)
     if standing > 1 and rng.random() < config.epsilon:
         here = cost.item(slot)
@@ -135,7 +142,7 @@ def choose(
         regret = cost.item(other) - here
         cost[slot] = here
         if regret <= config.routing.explore_regret_seconds:
-            slot, reason = other, Reason.EXPLORE
+            slot, reason = other, _EXPLORE
     return Choice(slot, reason, cost)
 
 
@@ -161,24 +168,5 @@ def ranked(choice: Choice, count: int) -> list[int]:
 
 def _least_of(cost: Column, bits: int, rng: Rng) -> int | None:
     """The least among the slots of a bitmask; `None` if none of them stands."""
-    if bits.bit_count() > FEW:
-        held = bits_to_slots(bits, len(cost))
-        slot = held.item(least(cost[held], rng))
-        return slot if cost.item(slot) < _INFINITY else None
-    if not bits & (bits - 1):  # a session's one home
-        slot = bits.bit_length() - 1
-        return slot if cost.item(slot) < _INFINITY else None
-    slots: list[int] = []
-    costs: list[float] = []
-    while bits:
-        low = bits & -bits
-        bits ^= low
-        slot = low.bit_length() - 1
-        slots.append(slot)
-        costs.append(cost.item(slot))
-    cheapest = min(costs)
-    if cheapest == _INFINITY:
-        return None
-    limit = tied_up_to(cheapest)
-    tied = [slot for slot, value in zip(slots, costs, strict=True) if value <= limit]
-    return tied[0] if len(tied) == 1 else tied[int(rng.random() * len(tied))]
+    slot = least_among(cost, bits, rng)
+    return slot if value_at(cost, slot) < _INFINITY else None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from picker.config import Config, Routing, Weights
-from picker.prefix.nodes import NO_MATCH, Match
+from picker.prefix.matches import NO_MATCH, Match
 from picker.scheduling import loads, normalized, scorers
 from picker.scheduling.columns import Columns, Shares, holdings
 from picker.scheduling.loads import Bounds

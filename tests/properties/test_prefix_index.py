@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from picker.prefix.index import PrefixIndex
-from picker.prefix.nodes import Recorded
+from picker.prefix.matches import Recorded
 
 SLOTS = 3
 

@@ -3,9 +3,10 @@
 from random import Random
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
-from picker.extproc import events, replies, wire
+from picker.extproc import events, headers, replies, wire
 from picker.extproc.errors import answer
 from picker.generated import ext_proc_pb2 as pb
 
@@ -29,11 +30,11 @@ def request_headers(pairs: dict[str, bytes]) -> pb.ProcessingRequest:
 
 def messages() -> list[bytes]:
     """One of each kind, with everything a proxy puts in."""
-    headers = request_headers({":path": b"/v1/chat/completions", ":method": b"POST", "x-request-id": b"\xffid"})
-    headers.request_headers.end_of_stream = True
-    headers.protocol_config.request_body_mode = 4
-    headers.protocol_config.response_body_mode = 1
-    hint = headers.metadata_context.filter_metadata["envoy.lb.subset_hint"]
+    head = request_headers({":path": b"/v1/chat/completions", ":method": b"POST", "x-request-id": b"\xffid"})
+    head.request_headers.end_of_stream = True
+    head.protocol_config.request_body_mode = 4
+    head.protocol_config.response_body_mode = 1
+    hint = head.metadata_context.filter_metadata["envoy.lb.subset_hint"]
     hint.update({"x-gateway-destination-endpoint-subset": ["10.0.0.1:80", "10.0.0.2"]})
     body = pb.ProcessingRequest()
     body.request_body.body = b'{"model":"m"}' * 20
@@ -49,7 +50,7 @@ def messages() -> list[bytes]:
     trailers.request_trailers.SetInParent()
     ends = pb.ProcessingRequest()
     ends.response_trailers.SetInParent()
-    return [each.SerializeToString() for each in (headers, body, response, chunk, trailers, ends)]
+    return [each.SerializeToString() for each in (head, body, response, chunk, trailers, ends)]
 
 
 MESSAGES = messages()
@@ -75,14 +76,17 @@ def test_what_repeats_is_remembered_and_no_secret_is():
     data = request_headers(pairs).SerializeToString()
     first, again = wire.decode(data), wire.decode(data)
     assert first == again and first.headers[":path"] == "/v1/responses?key=SECRET"
-    kept = b"".join(wire._REQUEST_NAMES.seen)
+    names = headers.Names(wire.REQUEST_HEADERS_READ)
+    assert headers.by_pair(data, names) == headers.by_pair(data, names) == headers.read_headers(data, names)
+    kept = b"".join(names.seen)
     assert b"gateway.example" in kept and b"SECRET" not in kept and b"a" * 200 not in kept
 
 
 def test_remembered_headers_are_bounded():
+    names = headers.Names(wire.REQUEST_HEADERS_READ)
     for number in range(3_000):
-        wire.decode(request_headers({"user-agent": b"%d" % number}).SerializeToString())
-    assert 0 < len(wire._REQUEST_NAMES.seen) <= 1024
+        headers.by_pair(request_headers({"user-agent": b"%d" % number}).SerializeToString(), names)
+    assert 0 < len(names.seen) <= 1024
 
 
 @settings(max_examples=500, deadline=None)
@@ -119,6 +123,28 @@ def test_a_message_damaged_anywhere_is_an_event_and_what_protobuf_reads_of_it(me
     assert isinstance(event, EVENTS)
     # What protobuf refuses may pass: text of a header that nobody reads is not looked into.
     assert event == expected or isinstance(expected, events.Malformed)
+
+
+@pytest.mark.skipif(headers.SCAN is None, reason="of the compiled build")
+@settings(max_examples=2_000, deadline=None)
+@given(st.sampled_from([MESSAGES[0], MESSAGES[2]]), st.integers(0, 2**32), st.integers(0, 4))
+def test_one_call_reads_the_headers_that_python_reads_pair_by_pair(message, seed, damages):
+    data = damaged(message, seed, damages)
+    names = headers.Names(wire.REQUEST_HEADERS_READ)
+    found = headers.SCAN(data, names.wanted)
+    if data:
+        assert found == headers.by_pair(data, names)
+    else:
+        assert found is None
+
+
+@pytest.mark.skipif(headers.SCAN is None, reason="of the compiled build")
+@pytest.mark.parametrize(
+    "given", [(b"\x12\x00",), ("", ()), (b"", [":path"]), (b"\x12", (b":path",)), (b"", ("a",) * 65)]
+)
+def test_the_scan_refuses_what_it_cannot_read(given):
+    with pytest.raises((TypeError, ValueError)):
+        headers.SCAN(*given)
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=200)

@@ -80,8 +80,10 @@ def test_the_least_is_one_of_those_within_a_millisecond_or_two_percent(values, s
         ({"table": np.zeros((ROWS, 4))}, ValueError),
         ({"table": None}, TypeError),
         ({"capacity": [1.0, 1.0, 1.0]}, TypeError),
-        ({"numbers": (1.0,) * 14}, TypeError),
-        ({"numbers": ("1",) * 15}, TypeError),
+        ({"configured": (1.0,) * 8}, TypeError),
+        ({"numbers": (1.0,) * 7}, TypeError),
+        ({"numbers": ("1",) * 6}, TypeError),
+        ({"numbers": [1.0] * 6}, TypeError),
         ({"holdings": ()}, TypeError),
         ({"holdings": [(b"\x01", 1.0)]}, TypeError),
         ({"holdings": [(1, 1.0, 1.0)]}, TypeError),
@@ -90,20 +92,63 @@ def test_the_least_is_one_of_those_within_a_millisecond_or_two_percent(values, s
     ],
 )
 def test_the_kernel_refuses_what_it_cannot_read(changed, error):
-    given = {"table": np.ones((ROWS, 3)), "capacity": np.ones(3), "numbers": (1.0,) * 15, "holdings": []} | changed
+    given = {
+        "table": np.ones((ROWS, 3)),
+        "capacity": np.ones(3),
+        "configured": (1.0,) * 9,
+        "numbers": (1.0,) * 6,
+        "holdings": [],
+    } | changed
     with pytest.raises(error):
-        fused._weigh(given["table"], given["capacity"], given["numbers"], given["holdings"])
+        fused._weigh(*given.values())
 
 
 @pytest.mark.skipif(not COMPILED, reason="the kernel is of the compiled build")
 def test_bits_beyond_the_table_are_nobody():
     table = np.zeros((ROWS, 3))
     table[loads.SLOWNESS] = 1.0
-    cost = fused._weigh(table, np.ones(3), (1.0,) * 15, [(b"\xff\xff", 5.0, 0.0)])
+    cost = fused._weigh(table, np.ones(3), (1.0,) * 9, (1.0,) * 6, [(b"\xff\xff", 5.0, 0.0)])
     assert cost.shape == (3,) and np.isfinite(cost).all()
-    assert fused._lowest(cost, 1e-3, 0.02) == (0, 3)
-    assert [fused._tied(cost, 1e-3, 0.02, at) for at in range(3)] == [0, 1, 2]
-    with pytest.raises(IndexError):
-        fused._tied(cost, 1e-3, 0.02, 3)
-    with pytest.raises(ValueError):
-        fused._lowest(np.zeros(0), 1e-3, 0.02)
+    for slots in (None, b"\xff\xff"):
+        assert fused._lowest(cost, 1e-3, 0.02, slots) == (0, 3)
+        assert [fused._tied(cost, 1e-3, 0.02, slots, at) for at in range(3)] == [0, 1, 2]
+        with pytest.raises(IndexError):
+            fused._tied(cost, 1e-3, 0.02, slots, 3)
+    for column, slots in ((np.zeros(0), None), (cost, b""), (cost, b"\x08"), (np.zeros(0), b"\x01")):
+        with pytest.raises(ValueError):
+            fused._lowest(column, 1e-3, 0.02, slots)
+    with pytest.raises(TypeError):
+        fused._lowest(cost, 1e-3, 0.02, 1)
+
+
+@given(costs, st.integers(1, 2**40 - 1), st.integers(0, 99))
+def test_the_least_among_some_is_the_least_of_their_costs_alone(values, bits, seed):
+    bits &= (1 << len(values)) - 1
+    if not bits:
+        return
+    slots = [slot for slot in range(len(values)) if bits >> slot & 1]
+    expected = slots[fused.least(np.array([values[slot] for slot in slots]), Random(seed))]
+    assert fused.least_among(np.array(values), bits, Random(seed)) == expected
+
+
+@pytest.mark.skipif(not COMPILED, reason="the kernel is of the compiled build")
+def test_the_kernel_writes_a_slot_and_nothing_beside_it():
+    """Unknown, it would write into memory that is not the table's."""
+    table, three = np.arange(3.0 * ROWS).reshape(ROWS, 3), np.array([10.0, 20.0, 30.0])
+    before = loads._copied(table)
+    assert before is not table and (before == table).all() and not np.shares_memory(before, table)
+    assert loads._renew(table, 1, three, three + 5.0, three + 1.0, 7.0, 19.0, 21.0, 9.0) == -4.0
+    assert table[:, 1].tolist() == [7.0, 20.0, 9.0, before[3, 1], before[4, 1], -4.0, 21.0]
+    assert (np.delete(table, 1, axis=1) == np.delete(before, 1, axis=1)).all()
+    assert fused._value(three, 2) == 30.0
+    read_only = table.copy()
+    read_only.flags.writeable = False
+    for wrong, slot, column in ((table, 3, three), (table, -1, three), (read_only, 0, three), (table, 2, three[:2])):
+        with pytest.raises((ValueError, IndexError)):
+            loads._renew(wrong, slot, column, three, three, 1.0, 1.0, 1.0, 1.0)
+    for call in (lambda: fused._value(three, 3), lambda: fused._value(three, -1)):
+        with pytest.raises(IndexError):
+            call()
+    for call in (lambda: fused._value([1.0], 0), lambda: loads._copied(three), lambda: fused._value(three, 0.5)):
+        with pytest.raises(TypeError):
+            call()

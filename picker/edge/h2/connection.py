@@ -236,20 +236,16 @@ class Connection(asyncio.BufferedProtocol):
         """
         streams, messages, requests = self.streams, self.messages, self.requests
         remembered = requests.heads.remembered
-        unpack, length_max = frames.HEADER.unpack_from, self._limits.frame_bytes_max
-        message_max = self._limits.message_bytes_max
+        length_max, message_max = self._limits.frame_bytes_max, self._limits.message_bytes_max
         floods, connection_grant_at, stream_grant_at = self.floods, self._grant_at, self._stream_grant_at
         if self._data_left:
             position = self._continue_data(data, position, size)
-        high: int  # typed, as what `unpack` returns is not
-        low: int
-        kind: int
-        flags: int
-        stream_id: int
         while size - position >= 9:
-            high, low, kind, flags, stream_id = unpack(data, position)
-            length = high << 8 | low
-            stream_id &= 0x7FFFFFFF
+            # Byte by byte: `frames.HEADER`, whose tuple costs three times as much in the compiled build.
+            length = data[position] << 16 | data[position + 1] << 8 | data[position + 2]
+            kind, flags = data[position + 3], data[position + 4]
+            stream_id = (data[position + 5] & 0x7F) << 24 | data[position + 6] << 16
+            stream_id |= data[position + 7] << 8 | data[position + 8]
             body = position + 9
             stop = body + length
             if length > length_max:

@@ -11,8 +11,6 @@ answer is forgotten when the table changes; at most `_REMEMBERED_MAX` blocks, no
 import re
 from typing import Final
 
-import msgspec
-
 from picker.edge.h2 import frames
 from picker.edge.h2.frames import ConnectionFault
 from picker.edge.h2.hpack_reader import Field, HpackError, HpackReader, ListTooLong
@@ -31,18 +29,42 @@ _PSEUDO_FIELDS = frozenset((b":method", b":scheme", b":path", b":authority"))
 _FIELDS_READ = frozenset((b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding"))
 
 
-class Head(msgspec.Struct, frozen=True, gc=False):
-    """What one header block asks for."""
+class Head:
+    """What one header block asks for. Immutable by convention."""
 
-    path: str
-    malformed: bool = False
+    __slots__ = (
+        "bad_timeout",
+        "content_length",
+        "encoding",
+        "http_status",
+        "malformed",
+        "path",
+        "timeout_seconds",
+    )
+
+    malformed: bool
     """RFC 9113 section 8.1.1: the stream is reset with PROTOCOL_ERROR."""
-    http_status: int = 200
+    http_status: int
     """What a request that is not gRPC is answered with: 405 or 415."""
-    timeout_seconds: float | None = None
-    bad_timeout: bool = False
-    encoding: str = "identity"
-    content_length: int | None = None
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        malformed: bool = False,
+        http_status: int = 200,
+        timeout_seconds: float | None = None,
+        bad_timeout: bool = False,
+        encoding: str = "identity",
+        content_length: int | None = None,
+    ) -> None:
+        self.path = path
+        self.malformed = malformed
+        self.http_status = http_status
+        self.timeout_seconds = timeout_seconds
+        self.bad_timeout = bad_timeout
+        self.encoding = encoding
+        self.content_length = content_length
 
 
 _MALFORMED: Final = Head("", malformed=True)

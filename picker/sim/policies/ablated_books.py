@@ -11,7 +11,7 @@ from picker.outcomes import Usage
 from picker.pool.inflight import InflightLedger
 from picker.pool.snapshot import Column, Snapshot
 from picker.prefix.index import PrefixIndex
-from picker.prefix.nodes import Match
+from picker.prefix.matches import Match
 from picker.scheduling.loads import BACKLOG_TOKENS, CONTEXT_TOKENS, FOREIGN, REQUESTS, Bounds, Loads, Table
 from picker.scheduling.rates import Rates
 

@@ -84,7 +84,8 @@ def test_columns_mirror_the_counters_through_growth(ledger):
     endpoints = [join(ledger, slot, str(slot)) for slot in range(3)]
     before = ledger.columns(3)
     ledger.charge(endpoints[1], prefill_tokens=5, context_tokens=6, now=0.0)
-    assert [column.tolist() for column in before] == [[0, 1, 0], [0, 5, 0], [0, 6, 0], [0, 6, 0]], "live views"
+    now = [[0, 1, 0], [0, 5, 0], [0, 6, 0], [0, 6, 0]]
+    assert [column.tolist() for column in ledger.columns(3)] == [column.tolist() for column in before] == now
     endpoints += [join(ledger, slot, str(slot)) for slot in range(3, 100)]
     ledger.charge(endpoints[99], prefill_tokens=1, context_tokens=2, now=0.0)
     requests, prefill, context, memory = ledger.columns(100)

@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from picker.prefix.index import PrefixIndex
-from picker.prefix.nodes import Match
+from picker.prefix.matches import Match
 
 
 def run(*hashes: int) -> "array[int]":

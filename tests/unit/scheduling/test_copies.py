@@ -8,7 +8,7 @@ from picker.api.request import InferenceRequest
 from picker.config import Config
 from picker.director import Director
 from picker.pool.specs import EndpointSpec
-from picker.prefix.nodes import Shared
+from picker.prefix.matches import Shared
 from picker.scheduling.columns import unmatched_tokens
 from picker.scheduling.scheduler import copy_weights
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from picker.config import Config, Weights
 from picker.director import Director
 from picker.pool.specs import EndpointSpec, EngineSample
-from picker.prefix.nodes import Match
+from picker.prefix.matches import Match
 from picker.scheduling import fused, loads
 from picker.scheduling.scorers import SCORERS
 from tests.contracts.test_scorers import columns
