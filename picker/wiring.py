@@ -26,7 +26,6 @@ from aiohttp import web
 
 from picker import config as configuration
 from picker.config import Config, ConfigError
-from picker.decision import Finished, Picked
 from picker.director import Director
 from picker.edge import tls
 from picker.edge.collector import survivors_spared
@@ -34,6 +33,7 @@ from picker.edge.config_file import ConfigFile
 from picker.edge.decisions import DecisionRing
 from picker.edge.engine_scraper import EngineScraper
 from picker.edge.ext_proc import BoundPolicy, ExtProcService
+from picker.edge.followers import Followers
 from picker.edge.gpu_source import GpuSource
 from picker.edge.health import HealthService
 from picker.edge.kubernetes import KubernetesSource, PoolTarget, SelectorTarget
@@ -48,7 +48,6 @@ from picker.edge.telemetry import Telemetry
 from picker.edge.telemetry_view import PoolView, endpoint_rows
 from picker.edge.tracing import Tracer
 from picker.edge.transport import MethodTable, Transport
-from picker.outcomes import Outcome
 from picker.pool.specs import EndpointSpec, EngineSample
 from picker.sim.recording import Recorder
 
@@ -102,6 +101,7 @@ class Picker:
         self.director = Director(config)
         self.decisions = DecisionRing()
         self.telemetry = Telemetry(self._pool_view)
+        self.followers = Followers(self.decisions, self.telemetry)
         self.tracer = (
             Tracer(config.tracing, pool_name=options.pool_name) if config.tracing.otlp_endpoint is not None else None
         )
@@ -110,8 +110,14 @@ class Picker:
         self.policy.ejected = lambda name: self.log(
             "warning", "endpoint ejected after failures in a row", endpoint=name
         )
+        if self.tracer is not None:
+            self.followers.on_end.append(self.tracer.finished)
         self.service = ExtProcService(
-            self.policy, clock=self.clock, finished=self._finished, decided=self._decided, on_error=self._on_error
+            self.policy,
+            clock=self.clock,
+            finished=self.followers.finished,
+            decided=self.followers.decided,
+            on_error=self._on_error,
         )
         self.certificates = _certificates(config, options)
         self.transport = self._transport(
@@ -152,11 +158,14 @@ class Picker:
         self.source: KubernetesSource | None = None
         self.election: LeaseElection | None = None
         self.recorder: Recorder | None = None
-        self._recording_since = self.clock()
         if options.record_file is not None:
             started_at = datetime.now(UTC).isoformat(timespec="seconds")
-            self.recorder = Recorder(options.record_file, started_at=started_at)
-        self._running_by_model: dict[str, int] = {}
+            self.recorder = recorder = Recorder(options.record_file, started_at=started_at)
+            since = self.clock()
+            self.followers.keeps_hashes = True
+            self.followers.on_end.append(lambda record: recorder.finished(record, now=self.clock() - since))
+        if log.enabled("debug"):
+            self.followers.on_end.append(lambda record: log("debug", "request", **request_fields(record)))
         self._tasks: list[asyncio.Task[Any]] = []
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -320,27 +329,6 @@ class Picker:
         if self.director.record_sample(sample):
             self.log("warning", "engine restarted, its prefixes are forgotten", endpoint=sample.uid)
 
-    def _decided(self, picked: Picked, record: Finished) -> None:
-        self.decisions.add(picked, record)
-        if self.recorder is not None:
-            record.block_hashes = picked.charge.hashes
-        model = record.model or ""
-        self._running_by_model[model] = self._running_by_model.get(model, 0) + 1
-
-    def _finished(self, record: Finished) -> None:
-        if record.reason is not None:
-            model = record.model or ""
-            left = self._running_by_model[model] = self._running_by_model[model] - 1
-            if not left:
-                del self._running_by_model[model]
-        self.telemetry.finished(record)
-        if self.tracer is not None:
-            self.tracer.finished(record)
-        if self.recorder is not None and record.outcome is not Outcome.UNSEEN:
-            self.recorder.finished(record, at=self.clock() - record.duration_seconds - self._recording_since)
-        if self.log.enabled("debug"):
-            self.log("debug", "request", **request_fields(record))
-
     def _on_error(self, error: BaseException) -> None:
         self.log.fault("a fault of the picker; the stream it hit was ended, others go on", error)
 
@@ -356,7 +344,7 @@ class Picker:
             endpoints=endpoint_rows(director, now),
             synced=director.datastore.synced,
             requests_in_flight=director.ledger.open_charges,
-            running_by_model=dict(self._running_by_model),
+            running_by_model=dict(self.followers.running_by_model),
             saturation=director.saturation(now),
             index_blocks=director.index.blocks,
             index_bytes=director.index.bytes_estimate,

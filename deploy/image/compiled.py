@@ -32,6 +32,7 @@ COMPILED = (
     "picker/director.py",
     "picker/edge/decisions.py",
     "picker/edge/ext_proc.py",
+    "picker/edge/followers.py",
     "picker/edge/h2/*.py",
     "picker/edge/telemetry.py",
     "picker/edge/telemetry_models.py",

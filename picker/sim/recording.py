@@ -28,6 +28,7 @@ from typing import BinaryIO
 import msgspec
 
 from picker.decision import Finished
+from picker.outcomes import Outcome
 from picker.prefix.blocks import BLOCK_BYTES
 
 FORMAT = "picker-recording"
@@ -106,11 +107,13 @@ class Recorder:
         else:
             self._open()
 
-    def finished(self, record: Finished, *, at: float) -> None:
-        """`record` of an exchange, in the recording's words. `at`: as for `record`."""
+    def finished(self, record: Finished, *, now: float) -> None:
+        """`record` of an exchange that is over, in the recording's words. `now`: from the recording's start."""
+        if record.outcome is Outcome.UNSEEN:
+            return
         usage = record.usage
         self.record(
-            at=at,
+            at=now - record.duration_seconds,
             model=record.model,
             hashes=record.block_hashes if record.block_hashes is not None else array("Q"),
             prompt_bytes=record.request_bytes,

@@ -25,9 +25,10 @@ from typing import Any, NamedTuple
 import hpack
 
 from picker.config import Config
-from picker.decision import Finished, Picked
+from picker.decision import Picked
 from picker.edge.decisions import DecisionRing
 from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
+from picker.edge.followers import Followers
 from picker.edge.h2.connection import Connection
 from picker.edge.h2.limits import H2Limits
 from picker.edge.h2.shared import RECEIVE_BYTES, Shared
@@ -291,25 +292,6 @@ class FixedPolicy:
         pass
 
 
-class Books:
-    """What `picker serve` does with a decision and with an end."""
-
-    def __init__(self) -> None:
-        self.telemetry = Telemetry(lambda: None)  # type: ignore[arg-type, return-value]
-        self.ring = DecisionRing()
-        self.running: dict[str, int] = {}
-
-    def decided(self, picked: Picked, record: Finished) -> None:
-        self.ring.add(picked, record)
-        model = record.model or ""
-        self.running[model] = self.running.get(model, 0) + 1
-
-    def finished(self, record: Finished) -> None:
-        if record.reason is not None:
-            self.running[record.model or ""] -= 1
-        self.telemetry.finished(record)
-
-
 def methods(part: str) -> Any:
     """The service of a part."""
     if part == "transport":
@@ -321,7 +303,10 @@ def methods(part: str) -> Any:
     policy: Any = FixedPolicy()
     if part == "whole":
         policy = BoundPolicy(director_of(ENDPOINTS), clock=lambda: 1.0, rng=random.Random(1))
-    books = Books() if part in ("telemetry", "whole") else None
+    books = None
+    if part in ("telemetry", "whole"):
+        telemetry = Telemetry(lambda: None)  # type: ignore[arg-type, return-value]
+        books = Followers(DecisionRing(), telemetry)
     return ExtProcService(
         policy,
         clock=time.monotonic,

@@ -1,7 +1,8 @@
-"""Large messages, in and out: put together from DATA frames, and cut into them.
+"""Messages and DATA frames: large messages put together from them, and cut into them; small ones in one.
 
-In the compiled build `bulk_kernel.c` does both: a byte is copied once on its way in and not at all on its way
-out. Here a message comes together as a list of pieces. What a peer says will come takes no memory before it has come.
+In the compiled build `bulk_kernel.c` does it: a byte of a large message is copied once on its way in and not
+at all on its way out. Here a message comes together as a list of pieces. What a peer says will come
+takes no memory before it has come.
 """
 
 from collections.abc import Callable
@@ -69,12 +70,22 @@ class Listed:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def framed(stream_id: int, message: bytes, body_bytes: int) -> bytes:
+    """A DATA frame with one gRPC message, less its last `body_bytes`, which the caller puts behind it."""
+    length = len(message) + body_bytes
+    size = length + frames.MESSAGE.size
+    return frames.DATA_MESSAGE.pack(size >> 8, size & 0xFF, 0, 0, stream_id, 0, length) + message
+
+
 new_assembly: Callable[[int], Assembly]
+data_frame: Callable[[int, bytes, int], bytes]
+"""`framed`."""
 data_frames: Callable[[list[Data], int, int, bytes, Data], None] | None
 """`(out, stream id, length at most, head, body)` appends DATA frames that hold both. `None`: a queue cuts as well."""
 try:
     from picker.edge.h2 import bulk_kernel
 except ImportError:  # the interpreted build
-    new_assembly, data_frames = Listed, None
+    new_assembly, data_frame, data_frames = Listed, framed, None
 else:
-    new_assembly, data_frames = bulk_kernel.Assembly, bulk_kernel.data_frames
+    new_assembly = bulk_kernel.Assembly
+    data_frame, data_frames = bulk_kernel.data_frame, bulk_kernel.data_frames

@@ -1,7 +1,8 @@
-/* What large messages need, for the compiled build: each byte copied once on its way in, and not on its way out.
+/* Messages and DATA frames, for the compiled build: of a large message each byte is copied once on its way in, and
+   not on its way out.
 
-   `Assembly` puts a message together from DATA frames; `data_frames` cuts one into them. Both are what bulk.py
-   does in Python, to the same results. */
+   `Assembly` puts a message together from DATA frames; `data_frames` cuts one into them, `data_frame` makes the
+   beginning of one that fits. All are what bulk.py does in Python, to the same results. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #define HEADER_BYTES 9
+#define PREFIX_BYTES 5
 
 typedef struct {
     PyObject_HEAD
@@ -183,6 +185,36 @@ static PyObject *beginning(unsigned long stream_id, Py_ssize_t size, const char 
     return bytes;
 }
 
+PyDoc_STRVAR(data_frame_doc, "data_frame(stream_id, message, body_bytes) -> a DATA frame with one gRPC message, less its last body_bytes.");
+
+static PyObject *data_frame(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    if (count != 3 || !PyBytes_Check(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError, "data_frame takes a number, bytes and a number");
+        return NULL;
+    }
+    const unsigned long stream_id = PyLong_AsUnsignedLong(arguments[0]);
+    const Py_ssize_t body_size = PyLong_AsSsize_t(arguments[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    const Py_ssize_t here = PyBytes_GET_SIZE(arguments[1]);
+    if (body_size < 0 || body_size > 0xFFFFFF || here > 0xFFFFFF - body_size - PREFIX_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "more than a frame holds");
+        return NULL;
+    }
+    const uint32_t length = (uint32_t)(here + body_size), size = length + PREFIX_BYTES;
+    const unsigned char header[HEADER_BYTES + PREFIX_BYTES] = {
+        size >> 16, size >> 8, size, 0, 0, stream_id >> 24, stream_id >> 16, stream_id >> 8, stream_id,
+        0, 0, length >> 16, length >> 8, length,
+    };
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizeof header + here);
+    if (bytes != NULL) {
+        memcpy(PyBytes_AS_STRING(bytes), header, sizeof header);
+        memcpy(PyBytes_AS_STRING(bytes) + sizeof header, PyBytes_AS_STRING(arguments[1]), here);
+    }
+    return bytes;
+}
+
 PyDoc_STRVAR(data_frames_doc, "data_frames(out, stream_id, length_max, head, body): append DATA frames with both, each as long as may be.");
 
 static PyObject *data_frames(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
@@ -220,6 +252,7 @@ static PyObject *data_frames(PyObject *module, PyObject *const *arguments, Py_ss
 }
 
 static PyMethodDef methods[] = {
+    {"data_frame", (PyCFunction)(void (*)(void))data_frame, METH_FASTCALL, data_frame_doc},
     {"data_frames", (PyCFunction)(void (*)(void))data_frames, METH_FASTCALL, data_frames_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -7,8 +7,8 @@ and is there only while it is needed, so that a held stream costs a few hundred 
 from typing import TYPE_CHECKING, Final
 
 from picker.edge.h2 import frames, responses
-from picker.edge.h2.bulk import data_frames
-from picker.edge.h2.frames import DATA_MESSAGE, MESSAGE
+from picker.edge.h2.bulk import data_frame, data_frames
+from picker.edge.h2.frames import MESSAGE
 from picker.edge.h2.heads import Head
 from picker.edge.h2.sending import SendQueue
 from picker.edge.h2.shared import Timer
@@ -82,7 +82,7 @@ class H2Call:
         if fits and size <= sender.frame_bytes_max:
             sender.window -= size
             self.window_offset -= size
-            out.append(DATA_MESSAGE.pack(size >> 8, size & 0xFF, 0, 0, self.stream_id, 0, length) + message)
+            out.append(data_frame(self.stream_id, message, len(body)))
             if body:
                 out.append(body)
         elif fits and data_frames is not None:

@@ -111,6 +111,31 @@ def test_the_kernel_refuses_what_it_cannot_read():
             bulk.data_frames(*arguments)
 
 
+@pytest.mark.parametrize("data_frame", [bulk.framed, bulk.data_frame], ids=["struct", "default"])
+@settings(deadline=None)
+@given(st.integers(1, 2**31 - 1), st.binary(max_size=300), st.integers(0, 70_000))
+def test_a_small_message_begins_its_frame_and_its_body_may_follow(data_frame, stream_id, message, body_bytes):
+    body = bytes(body_bytes)
+    wire = memoryview(data_frame(stream_id, message, body_bytes) + body)
+    frame, length = Frame.parse_frame_header(wire[:9])
+    frame.parse_body(wire[9:])
+    assert isinstance(frame, DataFrame) and frame.stream_id == stream_id and not frame.flags
+    assert length == len(wire) - 9
+    content = b"".join((message, body))
+    assert frame.data == b"\0" + len(content).to_bytes(4, "big") + content  # gRPC over HTTP/2: flag, length, message
+
+
+@KERNEL
+def test_the_kernel_frames_no_more_than_a_frame_holds():
+    for message, body_bytes in ((b"", -1), (b"", 1 << 24), (bytes(10), 0xFFFFFF - 14)):
+        with pytest.raises(ValueError, match="more than a frame holds"):
+            bulk.data_frame(1, message, body_bytes)
+    assert bulk.data_frame(1, bytes(10), 0xFFFFFF - 15)[:3] == b"\xff\xff\xff"
+    for arguments in ((1, "", 0), ("1", b"", 0), (1, b"", "0"), (1, b"")):
+        with pytest.raises(TypeError):
+            bulk.data_frame(*arguments)
+
+
 @KERNEL
 @settings(deadline=None)
 @given(st.binary(max_size=300), st.binary(max_size=300), st.integers(1, 100), st.integers(1, 2**31 - 1))
