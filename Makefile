@@ -4,7 +4,7 @@ BIN := .venv/bin
 COMPILE := $(BIN)/python deploy/image/compiled.py
 IN_COMPILED := cd build/compiled && PYTHONPATH="$$PWD" ../../$(BIN)/python
 
-.PHONY: venv demo test compiled test-compiled test-vllm check contest bench bench-peers soak proto lock clean
+.PHONY: venv demo test compiled test-compiled test-sanitized test-vllm check contest bench bench-peers soak proto lock clean
 
 # What of the tests runs the modules that are compiled.
 COMPILED_TESTS := $(addprefix tests/,unit properties contracts conformance envoy soak simulation/test_director_faults.py simulation/test_memory.py)
@@ -37,6 +37,14 @@ test-compiled: venv
 	@if $(COMPILE) --check; then \
 	  export PICKER_COMPILED=1; $(COMPILE) build/compiled && $(IN_COMPILED) -m pytest $(COMPILED_TESTS); \
 	else echo "so the compiled build is not tested here"; fi
+
+# All that is compiled, under AddressSanitizer: what bytes of strangers make of the C (gcc; some six minutes).
+SANITIZED := -fsanitize=address
+test-sanitized: venv
+	CFLAGS="$(SANITIZED)" LDFLAGS="$(SANITIZED)" $(COMPILE) build/sanitized
+	cd build/sanitized && PICKER_COMPILED=1 PYTHONPATH="$$PWD" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$(cc -print-file-name=libasan.so)" ../../$(BIN)/python -m pytest \
+	  tests/properties $(addprefix tests/unit/,api edge/h2 extproc pool prefix scheduling test_compiled.py test_director.py)
 
 # Two real vLLM servers on the CPU behind Envoy and the picker; installs 5.6 GiB into .venv-vllm, once.
 test-vllm: venv
