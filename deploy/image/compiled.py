@@ -83,7 +83,7 @@ options = {"include_dirs": [numpy.get_include()], "extra_compile_args": ["-O3", 
 kernels = [
     Extension("picker.scheduling.kernel", ["picker/scheduling/kernel.c"], **options),
     Extension("picker.extproc.scan", ["picker/extproc/scan.c"], **options),
-    Extension("picker.prefix.chain", ["picker/prefix/chain.c"], optional=True, **options),  # little-endian machines
+    Extension("picker.prefix.chain", ["picker/prefix/chain.c"], optional=True, **options),  # 64 bits, little-endian
     Extension("picker.edge.h2.bulk_kernel", ["picker/edge/h2/bulk_kernel.c"], **options),
     Extension("picker.api.skim", ["picker/api/skim.c"], optional=True, **options),  # x86-64
 ]

@@ -261,7 +261,7 @@ def one_by_one(found: dict[tuple[Cell, str], list[Score]], peers: Sequence[str])
 
 
 def against_ours(found: dict[tuple[Cell, str], list[Score]], names: Sequence[str]) -> Table:
-    """Every entrant over our defaults, over all cells: the mean, and two standard errors of it over the seeds."""
+    """Each variant of ours over our defaults, over all cells: the mean, and two standard errors over the seeds."""
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"All cells, over {OURS} on the same requests (percent)")
     shown.add_column("policy", no_wrap=True)
     for column in ("mean", "+-", "TTFT mean", "+-", "TTFT p95", "+-", "E2E p95", "+-", "hit %"):

@@ -123,7 +123,8 @@ def test_the_steps_install_a_picker_that_runs(tmp_path: Path) -> None:
     entry = json.loads(dict(instructions())["ENTRYPOINT"])
     assert says(str(built.inside(entry[0])), "--version") == f"picker {__version__}"
     if CAN_COMPILE:
-        modules = "picker.director", "picker.scheduling.kernel", "picker.prefix.chain", "picker.extproc.scan"
+        kernels = ("scheduling.kernel", "prefix.chain", "extproc.scan", "edge.h2.bulk_kernel")
+        modules = ["picker.director", *(f"picker.{each}" for each in kernels)]
         files = says("-c", f"import importlib as i; print(*(i.import_module(each).__file__ for each in {modules}))")
         assert all(path.endswith(".so") for path in files.split()), "the image ships the compiled build"
     # Imports that only a command makes: the chart's, and that of deploy/examples/model-servers.yaml.

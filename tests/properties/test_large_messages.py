@@ -47,6 +47,8 @@ def test_every_message_arrives_whole_and_is_echoed(calls, frame_bytes, read_byte
     assert {each: handler.seen for each, handler in handlers.items()} == sent
     assert not wire.errors and not wire.faults
     assert wire.shared.buffered_bytes == wire.connection.sender.queued
+    wire.frames()
+    assert all(len(data) <= window for data in wire.data.values()), "more than the peer's window"
     if window < 1 << 28:
         for stream_id in sent:
             wire.send(WindowUpdateFrame(stream_id, window_increment=1 << 28))

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 
 from picker.api import document
+from picker.edge.h2 import bulk
+from picker.extproc import headers
 from picker.prefix import blocks
 from picker.scheduling import fused, loads
 from picker.scheduling.loads import ROWS
@@ -41,6 +43,8 @@ def test_what_runs_is_what_is_tested():
         assert compiled is COMPILED, f"{path}: `make test-compiled` is for the compiled build"
     assert fused.COMPILED is COMPILED
     assert (blocks._links is not None) is (COMPILED and sys.byteorder == "little")
+    assert (headers.SCAN is not None) is COMPILED
+    assert (bulk.data_frames is not None) is COMPILED
     assert (document._shorten is not None) is (COMPILED and " avx2 " in CPU_FLAGS)
 
 

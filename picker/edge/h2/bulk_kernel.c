@@ -18,13 +18,13 @@ typedef struct {
     Py_ssize_t length, filled;
 } Assembly;
 
-/* Memory follows what has come, not what a peer says will come: four times that much, at most. */
+/* Memory follows what has come, not what a peer says will come: twice that much, at most. */
 static int reserve(Assembly *self, Py_ssize_t more)
 {
     const Py_ssize_t needed = self->filled + more;
     if (self->bytes != NULL && needed <= PyBytes_GET_SIZE(self->bytes))
         return 1;
-    const Py_ssize_t size = needed < self->length / 4 ? 4 * needed : self->length;
+    const Py_ssize_t size = needed < self->length / 2 ? 2 * needed : self->length;
     if (self->bytes == NULL)
         self->bytes = PyBytes_FromStringAndSize(NULL, size);
     else
@@ -77,6 +77,23 @@ static PyObject *add(Assembly *self, PyObject *const *arguments, Py_ssize_t coun
     return done ? Py_NewRef(Py_None) : NULL;
 }
 
+static Py_ssize_t length_of(const unsigned char *head)
+{
+    return (Py_ssize_t)head[0] << 16 | head[1] << 8 | head[2];
+}
+
+/* The length of a whole, filled DATA frame of this stream at `head`, without flags; 0: it is none. */
+static Py_ssize_t middle(const unsigned char *head, const unsigned char *end, unsigned long stream_id, Py_ssize_t length_max)
+{
+    if (end - head < HEADER_BYTES)
+        return 0;
+    const Py_ssize_t length = length_of(head);
+    const unsigned long owner = (unsigned long)(head[5] & 0x7F) << 24 | head[6] << 16 | head[7] << 8 | head[8];
+    if (head[3] || head[4] || owner != stream_id || length > length_max || length > end - head - HEADER_BYTES)
+        return 0;
+    return length;
+}
+
 PyDoc_STRVAR(take_doc, "take(data, start, stop, stream_id, length_max) -> (where it stopped, frames taken).");
 
 static PyObject *take(Assembly *self, PyObject *const *arguments, Py_ssize_t count)
@@ -91,24 +108,25 @@ static PyObject *take(Assembly *self, PyObject *const *arguments, Py_ssize_t cou
     const Py_ssize_t length_max = PyLong_AsSsize_t(arguments[4]);
     if (PyErr_Occurred() || !slice_of(arguments, &data, &start, &stop))
         return NULL;
+    const unsigned char *const begin = (const unsigned char *)data.buf + start, *const end = begin + (stop - start);
     const Py_ssize_t left = self->length - self->filled;
+    Py_ssize_t taken = 0, length;
     long frames = 0;
-    if (!reserve(self, stop - start < left ? stop - start : left)) {
+    const unsigned char *at = begin;
+    while ((length = middle(at, end, stream_id, length_max)) && length < left - taken) {
+        at += HEADER_BYTES + length;
+        taken += length;
+        frames++;
+    }
+    if (frames && !reserve(self, taken)) {
         PyBuffer_Release(&data);
         return NULL;
     }
-    while (stop - start >= HEADER_BYTES) {
-        const unsigned char *head = (const unsigned char *)data.buf + start;
-        const Py_ssize_t length = (Py_ssize_t)head[0] << 16 | head[1] << 8 | head[2];
-        const unsigned long owner = (unsigned long)(head[5] & 0x7F) << 24 | head[6] << 16 | head[7] << 8 | head[8];
-        if (head[3] || head[4] || owner != stream_id || !length || length > length_max)
-            break;
-        if (length >= self->length - self->filled || length > stop - start - HEADER_BYTES)
-            break;
-        put(self, (const char *)head + HEADER_BYTES, length);
-        start += HEADER_BYTES + length;
-        frames++;
+    for (const unsigned char *from = begin; from < at; from += HEADER_BYTES + length) {
+        length = length_of(from);
+        put(self, (const char *)from + HEADER_BYTES, length);
     }
+    start += at - begin;
     PyBuffer_Release(&data);
     return Py_BuildValue("(nl)", start, frames);
 }

@@ -90,6 +90,7 @@ class H2Call:
             self.window_offset -= size
             data_frames(out, self.stream_id, sender.frame_bytes_max, MESSAGE.pack(0, length) + message, body)
             sender.scattered = True
+            sender.frames_written += 1
         else:
             sender.enqueue(self, MESSAGE.pack(0, length) + message, body)
         if not sender.gathering:

@@ -15,6 +15,7 @@ Invariants:
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -37,6 +38,13 @@ _WRITE_BUFFER_BYTES: Final = 1024 * 1024
 
 _SLICE_BYTES: Final = 65_536
 """What is parsed at a time. It is copied for that: what is cut out of bytes are bytes, which can be keys."""
+
+_NEVER_PAUSES: Final = (3, 12, 0) <= sys.version_info[:3] < (3, 12, 9) or (3, 13, 0) <= sys.version_info[:3] < (
+    3,
+    13,
+    2,
+)
+"""There asyncio's `writelines` tells nobody that the socket's buffer is full (CVE-2024-12254)."""
 
 _REMEMBERED_IDS_MAX: Final = 1_024
 _WHOLE_MESSAGE_BYTES_MIN: Final = 16
@@ -86,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self.sender.transport = cast(asyncio.Transport, transport)
         self.sender.transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self.peer = _address(transport.get_extra_info("peername"))
-        self.sender.gathers = transport.get_extra_info("sslcontext") is None
+        self.sender.gathers = _takes_pieces(transport)
         refusal = self._on_made(self)
         if refusal:
             self._greet()
@@ -569,6 +577,11 @@ _HANDLERS: Final[tuple[Callable[[Connection, int, int, bytes], None], ...]] = (
     continuation,
 )
 """By frame type."""
+
+
+def _takes_pieces(transport: asyncio.BaseTransport) -> bool:
+    """Whether a large body is better written from where it lies. TLS would make a record of each piece."""
+    return transport.get_extra_info("sslcontext") is None and not _NEVER_PAUSES
 
 
 def _address(peername: Any) -> str:

@@ -1,7 +1,8 @@
 """The receiving half of calls: gRPC messages cut out of DATA as it comes, in whatever pieces.
 
 Invariants: `buffered` is the sum of the unfinished messages of the connection's calls, up to what
-the read in progress has added; a call with an unfinished message is in `partials`.
+the read in progress has added; what they hold is at most twice that. A call with an unfinished message
+is in `partials`.
 """
 
 from typing import Final

@@ -82,6 +82,20 @@ def test_memory_follows_what_has_come(assembly: Callable[[int], bulk.Assembly]):
         tracemalloc.stop()
 
 
+@ASSEMBLIES
+def test_what_a_read_brings_for_others_takes_no_memory(assembly: Callable[[int], bulk.Assembly]):
+    wire = DataFrame(3, b"x").serialize() + DataFrame(5, bytes(200_000)).serialize()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        made = assembly(64 * 1024 * 1024)
+        assert made.take(wire, 10, len(wire), 3, 1 << 20) == (10, 0)
+        assert made.take(wire, 0, len(wire), 3, 1 << 20) == (10, 1)
+        assert tracemalloc.get_traced_memory()[0] - before < 5_000
+    finally:
+        tracemalloc.stop()
+
+
 @KERNEL
 def test_the_kernel_refuses_what_it_cannot_read():
     made = bulk.new_assembly(10)

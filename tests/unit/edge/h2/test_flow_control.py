@@ -152,6 +152,56 @@ def test_windows_are_granted_by_halves() -> None:
     assert granted[1] > 300_000
 
 
+def large_read(stream_id: int = 1) -> list[DataFrame]:
+    """131,072 bytes of a message's middle in frames of full size: what Envoy writes at once."""
+    return [DataFrame(stream_id, bytes(16_384))] * 8
+
+
+def test_the_middle_of_a_large_message_is_granted_as_it_comes() -> None:
+    wire = Wire(H2Limits(stream_window_bytes=200_000, connection_window_bytes=300_000))
+    wire.open(1, b"silent")
+    wire.send(DataFrame(1, message(bytes(2_000_000))[:5]))
+    wire.frames()
+    granted = {0: 0, 1: 0}
+    for count in range(1, 13):
+        wire.send(*large_read())
+        for each in wire.frames():
+            assert isinstance(each, WindowUpdateFrame)
+            granted[each.stream_id] += each.window_increment
+        assert 131_072 * count - 100_000 < granted[1] <= 131_072 * count + 16  # and what opened the message
+        assert 131_072 * count - 150_000 < granted[0] <= 131_072 * count + 16
+        assert wire.shared.buffered_bytes == 131_072 * count
+
+
+@pytest.mark.parametrize("narrower", ["stream_window_bytes", "connection_window_bytes"])
+def test_a_large_read_may_not_exceed_a_window_either(narrower: str) -> None:
+    windows = {"stream_window_bytes": 1_000_000, "connection_window_bytes": 1_000_000, narrower: 100_000}
+    wire = Wire(H2Limits(**windows))
+    wire.open(1, b"silent")
+    wire.send(DataFrame(1, message(bytes(2_000_000))[:5]))
+    wire.send(*large_read())
+    assert wire.goaway_code() == frames.FLOW_CONTROL_ERROR
+
+
+def test_what_large_reads_leave_unfinished_is_bounded() -> None:
+    wire = Wire(H2Limits(connection_buffered_bytes_max=300_000))
+    wire.open(1, b"silent")
+    wire.send(DataFrame(1, message(bytes(2_000_000))[:5]))
+    for count in (1, 2):
+        wire.send(*large_read())
+        assert wire.shared.buffered_bytes == 131_072 * count
+        assert not [each for each in wire.frames() if isinstance(each, HeadersFrame) and ended(each)]
+    wire.send(*large_read())
+    (status,) = [ended(each) for each in wire.frames() if isinstance(each, HeadersFrame)]
+    assert status == "8"  # RESOURCE_EXHAUSTED
+    assert wire.shared.buffered_bytes == 0
+
+
+def ended(frame: HeadersFrame) -> str | None:
+    """The gRPC status that trailers bring."""
+    return dict(frame.fields).get("grpc-status")  # type: ignore[attr-defined]
+
+
 def test_padding_counts() -> None:
     wire = Wire(H2Limits(stream_window_bytes=65_535))
     wire.open(1, b"silent")
