@@ -7,6 +7,7 @@ elsewhere psutil's user + system time, in ticks of 10 ms).
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -53,14 +54,18 @@ def interpreted_json(*command: str) -> Any:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Ports of 127.0.0.1 that were free a moment ago, and that no client's connection is given (Linux: 32768 on)."""
+    found: list[int] = []
+    for port in random.sample(range(10_000, 32_000), 22_000):
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError(f"fewer than {count} free ports from 10,000 to 32,000")
 
 
 def cpu_seconds(pid: int) -> float:
