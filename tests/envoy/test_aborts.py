@@ -189,17 +189,21 @@ def test_a_hundred_aborts(lab: Lab, either: EnvoyProcess, rid: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_is_flat_over_ten_thousand_aborts(lab: Lab) -> None:
-    """Cut anywhere, with prompts that nobody repeats: after a first thousand, ten thousand more add nothing."""
+def test_memory_is_flat_over_thousands_of_aborts(lab: Lab) -> None:
+    """Cut anywhere, with prompts that nobody repeats: after a first thousand, five thousand and more add nothing."""
     with PickerProcess(lab.addresses, "limits: {index_bytes_max: 1048576}\n") as picker:
         config = lab.config(picker_address=picker.grpc_address, response_body=FD, balancing=Balancing.OVERRIDE_HOST)
         with EnvoyProcess(config) as envoy:
             abort_many(envoy, range(25))
             wait_until(lambda: picker.in_flight() == 0, "in flight")
             before = resident_bytes(picker)
-            abort_many(envoy, range(25, 275))
-            wait_until(lambda: picker.in_flight() == 0, "in flight")
-            assert picker.metric("picker_requests_total", outcome="aborted") > 5_000, "too few reached the picker"
+            reached, rounds = 0.0, 25
+            while reached <= 5_000:  # how many of them the proxy shows is a matter of how soon they are cut
+                assert rounds < 1_000, "too few reached the picker"
+                abort_many(envoy, range(rounds, rounds + 125))
+                rounds += 125
+                wait_until(lambda: picker.in_flight() == 0, "in flight")
+                reached = picker.metric("picker_requests_total", outcome="aborted")
             assert resident_bytes(picker) - before < 4 * MIB
 
 
