@@ -28,17 +28,18 @@ SHORTENED_BYTES_MIN: Final = 16_384
 
 
 class Document:
-    """A body, as it is."""
+    """A body: as it is, or less its long strings."""
 
     __slots__ = ("_body", "_cuts", "json")
 
     json: bytes
     """To decode: any buffer, really, which msgspec does not say that it reads."""
 
-    def __init__(self, body: Text) -> None:
-        self.json = cast(bytes, body)
-        self._body: memoryview | None = None  # what `json` was made of
-        self._cuts = b""
+    def __init__(self, json: Text, *, body: memoryview | None = None, cuts: bytes = b"") -> None:
+        """`body`: what `json` was made of; `None`: nothing was cut out. `cuts`: where, as `skim` tells it."""
+        self.json = cast(bytes, json)
+        self._body = body
+        self._cuts = cuts
 
     def view(self, raw: Raw) -> memoryview:
         """What stands in the body where `raw` stands in `json`."""
@@ -48,12 +49,7 @@ class Document:
 def shortened(body: Text) -> Document | None:
     """The body without its long strings; `None`: read it as it is."""
     found = _shorten(body) if _shorten is not None and len(body) >= SHORTENED_BYTES_MIN else None
-    if found is None:
-        return None
-    document = Document(found[0])
-    document._cuts = found[1]
-    document._body = memoryview(body)
-    return document
+    return None if found is None else Document(found[0], body=memoryview(body), cuts=found[1])
 
 
 class Pieces:

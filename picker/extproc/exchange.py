@@ -39,6 +39,7 @@ from picker.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
+from picker.extproc.remembered import remember
 from picker.extproc.replies import (
     ECHO_BYTES_MAX,
     ContinueRequestBody,
@@ -611,11 +612,7 @@ def _names(path: str) -> tuple[Api | None, Path]:
 
 def _remembered_names(path: str) -> tuple[Api | None, Path]:
     found = _named.get(path)
-    if found is None:
-        if len(_named) >= _REMEMBERED_PATHS_MAX:
-            _named.clear()
-        found = _named[path] = _names(path)
-    return found
+    return found if found is not None else remember(_named, path, _names(path), _REMEMBERED_PATHS_MAX)
 
 
 _named: Final[dict[str, tuple[Api | None, Path]]] = {}

@@ -8,6 +8,8 @@ message's in one call and remembers nothing (`scan.c`), to the same values.
 from collections.abc import Callable
 from typing import Final
 
+from picker.extproc.remembered import remember
+
 Found = tuple[dict[str, str], int]
 """The wanted headers, of several of a name the first; where they end, negative where the stream ends with them."""
 
@@ -131,8 +133,5 @@ def _pair(message: bytes, at: int, names: Names, found: dict[str, str]) -> int:
     elif value_at > following or not key.islower():
         return -1
     if key in _REPEATED and following <= begin + _PAIR_BYTES_MAX and "?" not in value:
-        seen = names.seen
-        if len(seen) >= _PAIRS_MAX:
-            seen.clear()
-        seen[message[begin:following]] = (name, value)
+        remember(names.seen, message[begin:following], (name, value), _PAIRS_MAX)
     return following

@@ -23,6 +23,7 @@ from picker.extproc.events import (
     ResponseTrailers,
 )
 from picker.extproc.headers import Names, length, read_headers
+from picker.extproc.remembered import remember
 from picker.extproc.replies import (
     ContinueRequestBody,
     ContinueRequestHeaders,
@@ -212,9 +213,7 @@ def _rest_of(message: bytes, at: int) -> _Rest | None:
     if found is None:
         found = _rest(rest)
         if found is not None and left <= _REST_BYTES_MAX:
-            if len(_rests) >= _RESTS_MAX:
-                _rests.clear()
-            _rests[rest] = found
+            remember(_rests, rest, found, _RESTS_MAX)
     return found
 
 
@@ -343,10 +342,7 @@ def _route(addresses: tuple[str, ...], field: str) -> Encoded:
     if field != "request_trailers":  # the request's headers are no longer ours to change there
         _set_header(part.response.header_mutation, DESTINATION, value)
     answer.dynamic_metadata.update({METADATA_NAMESPACE: {DESTINATION: value}})
-    if len(_routes) >= _ANSWERS_MAX:
-        _routes.clear()
-    encoded = _routes[key] = (answer.SerializeToString(), b"")
-    return encoded
+    return remember(_routes, key, (answer.SerializeToString(), b""), _ANSWERS_MAX)
 
 
 def _immediate(reply: Immediate) -> bytes:
@@ -406,11 +402,7 @@ def _echo_head(field: bytes, size: int, end_of_stream: bool) -> bytes:
     head = b"\x1a" + _varint(len(head) + size) + head  # BodyMutation.streamed_response = 3
     head = b"\x1a" + _varint(len(head) + size) + head  # CommonResponse.body_mutation = 3
     head = b"\x0a" + _varint(len(head) + size) + head  # BodyResponse.response = 1
-    head = field + _varint(len(head) + size) + head
-    if len(_echo_heads) >= _ANSWERS_MAX:
-        _echo_heads.clear()
-    _echo_heads[key] = head
-    return head
+    return remember(_echo_heads, key, field + _varint(len(head) + size) + head, _ANSWERS_MAX)
 
 
 def _varint(value: int) -> bytes:

@@ -16,7 +16,7 @@ The compiled build does the same in one loop over the slots (`kernel.c`), under 
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from picker.scheduling.loads import (
     BACKLOG_TOKENS,
     CONTEXT_TOKENS,
     FOREIGN,
+    KERNEL,
     ONES,
     OVER_TOKENS,
     REQUESTS,
@@ -36,17 +37,12 @@ from picker.scheduling.loads import (
 )
 from picker.scheduling.scorers import queue
 
-_kernel: Any
-try:
-    from picker.scheduling import kernel as _kernel
-except ImportError:
-    _kernel = None
-_weigh: Final[Callable[..., Column] | None] = getattr(_kernel, "weigh", None)
-_lowest: Final[Callable[..., tuple[int, int]] | None] = getattr(_kernel, "lowest", None)
-_tied: Final[Callable[..., int] | None] = getattr(_kernel, "tied", None)
-_value: Final[Callable[[Column, int], float] | None] = getattr(_kernel, "value", None)
+_weigh: Final[Callable[..., Column] | None] = getattr(KERNEL, "weigh", None)
+_lowest: Final[Callable[..., tuple[int, int]] | None] = getattr(KERNEL, "lowest", None)
+_tied: Final[Callable[..., int] | None] = getattr(KERNEL, "tied", None)
+_value: Final[Callable[[Column, int], float] | None] = getattr(KERNEL, "value", None)
 
-COMPILED: Final = _kernel is not None
+COMPILED: Final = KERNEL is not None
 """Whether this is the compiled build."""
 
 # The order of the sums below is that of the rows.

@@ -38,13 +38,14 @@ SLOWNESS: Final = 6
 ROWS: Final = 7
 
 
-_kernel: Any
+KERNEL: Any
+"""`kernel.c`; `None` in the interpreted build."""
 try:
-    from picker.scheduling import kernel as _kernel
-except ImportError:  # the interpreted build
-    _kernel = None
-_renew: Final[Callable[..., float] | None] = getattr(_kernel, "renew", None)
-_copied: Final[Callable[[Table], Table] | None] = getattr(_kernel, "copied", None)
+    from picker.scheduling import kernel as KERNEL
+except ImportError:
+    KERNEL = None
+_renew: Final[Callable[..., float] | None] = getattr(KERNEL, "renew", None)
+_copied: Final[Callable[[Table], Table] | None] = getattr(KERNEL, "copied", None)
 
 
 class Bounds(NamedTuple):

@@ -6,7 +6,6 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <stdint.h>
 #include <string.h>
 
 #define HEADER_BYTES 9
@@ -182,6 +181,15 @@ static PyTypeObject assembly_type = {
     .tp_methods = assembly_methods,
 };
 
+/* The header of a DATA frame without flags. */
+static void put_header(char *to, unsigned long stream_id, Py_ssize_t size)
+{
+    const unsigned char header[HEADER_BYTES] = {
+        size >> 16, size >> 8, size, 0, 0, stream_id >> 24, stream_id >> 16, stream_id >> 8, stream_id,
+    };
+    memcpy(to, header, HEADER_BYTES);
+}
+
 static int append(PyObject *list, PyObject *item)
 {
     const int failed = item == NULL || PyList_Append(list, item) < 0;
@@ -192,12 +200,9 @@ static int append(PyObject *list, PyObject *item)
 /* A frame's header, and behind it what of `head` belongs to it. */
 static PyObject *beginning(unsigned long stream_id, Py_ssize_t size, const char *head, Py_ssize_t of_head)
 {
-    const unsigned char header[HEADER_BYTES] = {
-        size >> 16, size >> 8, size, 0, 0, stream_id >> 24, stream_id >> 16, stream_id >> 8, stream_id,
-    };
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + of_head);
     if (bytes != NULL) {
-        memcpy(PyBytes_AS_STRING(bytes), header, HEADER_BYTES);
+        put_header(PyBytes_AS_STRING(bytes), stream_id, size);
         memcpy(PyBytes_AS_STRING(bytes) + HEADER_BYTES, head, of_head);
     }
     return bytes;
@@ -220,15 +225,14 @@ static PyObject *data_frame(PyObject *module, PyObject *const *arguments, Py_ssi
         PyErr_SetString(PyExc_ValueError, "more than a frame holds");
         return NULL;
     }
-    const uint32_t length = (uint32_t)(here + body_size), size = length + PREFIX_BYTES;
-    const unsigned char header[HEADER_BYTES + PREFIX_BYTES] = {
-        size >> 16, size >> 8, size, 0, 0, stream_id >> 24, stream_id >> 16, stream_id >> 8, stream_id,
-        0, 0, length >> 16, length >> 8, length,
-    };
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizeof header + here);
+    const Py_ssize_t length = here + body_size;
+    const unsigned char prefix[PREFIX_BYTES] = {0, 0, length >> 16, length >> 8, length};
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + PREFIX_BYTES + here);
     if (bytes != NULL) {
-        memcpy(PyBytes_AS_STRING(bytes), header, sizeof header);
-        memcpy(PyBytes_AS_STRING(bytes) + sizeof header, PyBytes_AS_STRING(arguments[1]), here);
+        char *to = PyBytes_AS_STRING(bytes);
+        put_header(to, stream_id, PREFIX_BYTES + length);
+        memcpy(to + HEADER_BYTES, prefix, PREFIX_BYTES);
+        memcpy(to + HEADER_BYTES + PREFIX_BYTES, PyBytes_AS_STRING(arguments[1]), here);
     }
     return bytes;
 }
