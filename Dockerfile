@@ -8,7 +8,7 @@
 
 ARG PYTHON=3.11.14
 
-# The full image has a C compiler: what is shipped is the compiled build. COMPILED=0 ships pure Python.
+# The full image has a C compiler: what is shipped is the compiled build, or nothing. COMPILED=0 ships pure Python.
 FROM python:${PYTHON}-bookworm AS build
 ARG COMPILED=1
 ENV SOURCE=/src BUILD=/opt/build PICKER=/opt/picker PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -18,16 +18,19 @@ COPY requirements.lock pyproject.toml ./
 COPY deploy/image deploy/image
 RUN python deploy/image/locked.py requirements.lock --project pyproject.toml \
       --root hatchling --root mypy --root setuptools --root types-protobuf --root types-pyyaml > build.lock \
- && python deploy/image/locked.py requirements.lock --project pyproject.toml --extra tracing > run.lock
+ && python deploy/image/locked.py requirements.lock --project pyproject.toml --extra tracing --extra shared --extra kv-events > run.lock
 RUN python -m venv "$BUILD" \
  && "$BUILD/bin/pip" install --quiet --require-hashes --requirement build.lock
 # No pip in what is shipped: the build's pip installs into it.
 RUN python -m venv --without-pip "$PICKER" \
  && "$BUILD/bin/pip" --python "$PICKER/bin/python" install --quiet --only-binary :all: --require-hashes --requirement run.lock
-COPY README.md README.md
+COPY README.md LICENSE hatch_build.py ./
 COPY picker picker
-RUN PICKER_COMPILED="$COMPILED" "$BUILD/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . \
+RUN if [ "$COMPILED" = 1 ]; then export PICKER_COMPILED=1; else export PICKER_PURE=1; fi \
+ && "$BUILD/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . \
  && "$BUILD/bin/pip" --python "$PICKER/bin/python" install --quiet --no-deps --no-index dist/*.whl
+# What is in it: CycloneDX, `docker run --entrypoint cat IMAGE /opt/picker/sbom.cdx.json`.
+RUN "$PICKER/bin/python" deploy/image/sbom.py > "$PICKER/sbom.cdx.json"
 
 FROM python:${PYTHON}-slim-bookworm
 # HOME: the user has no entry in /etc/passwd. No bytecode is written: the root filesystem is read-only in the chart.

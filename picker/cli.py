@@ -7,36 +7,50 @@ import argparse
 import asyncio
 import errno
 import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from picker.kernels import BrokenKernel, build
 from picker.version import __version__
 
 if TYPE_CHECKING:
-    from picker.edge.kubernetes import PoolTarget, SelectorTarget
+    from picker.edge.kubernetes.source import PoolTarget, SelectorTarget
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command."""
     parser = _parser()
-    options = parser.parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = options.run
     try:
+        options = parser.parse_args(arguments)
+        run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
+    except BrokenKernel as error:
+        return _fail(str(error))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         return 0
 
 
+class _Version(argparse.Action):
+    """Looks at the kernels only when it is asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        running = build()
+        kernels = f"kernels: {', '.join(running.kernels)}" if running.kernels else "no kernels"
+        print(f"picker {__version__} ({running.kind}; {kernels})")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="picker", description="An Envoy ext_proc endpoint picker for LLM inference.", allow_abbrev=False
     )
-    parser.add_argument("--version", action="version", version=f"picker {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and which build runs")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     serve = commands.add_parser("serve", help="run the picker", allow_abbrev=False)
@@ -90,26 +104,58 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="check a configuration file", allow_abbrev=False)
     check.set_defaults(run=_check)
     check.add_argument("config", metavar="CONFIG", type=Path, nargs="?")
-    check.add_argument("--reference", action="store_true", help="print every key with its default, as a Markdown table")
+    instead = check.add_mutually_exclusive_group()
+    instead.add_argument("--reference", action="store_true", help="print every key, as Markdown tables")
+    instead.add_argument("--schema", action="store_true", help="print a JSON Schema of the file, for editors and tools")
 
     convert = commands.add_parser(
         "convert", help="read an EndpointPickerConfig of the llm-d / GIE picker", allow_abbrev=False
     )
     convert.set_defaults(run=_convert)
     convert.add_argument("file", metavar="FILE", type=Path)
+    convert.add_argument("--key", help="which of a ConfigMap's documents (default: its first)")
 
     explain = commands.add_parser(
         "explain", help="why this endpoint? a running picker's last decisions", allow_abbrev=False
     )
     explain.set_defaults(run=_explain)
-    explain.add_argument(
-        "--address", default="127.0.0.1:9090", metavar="HOST:PORT", help="its metrics port (default %(default)s)"
-    )
-    explain.add_argument("--count", type=int, default=5, help="how many decisions (default %(default)s)")
+    _add_metrics_port(explain)
+    explain.add_argument("--count", type=_positive, default=5, help="how many decisions (default %(default)s)")
     explain.add_argument("--json", action="store_true", help="as JSON")
-    explain.add_argument("request_id", nargs="?", help="only this request (x-request-id)")
+    which = explain.add_argument_group("which ones (all that is given has to hold)")
+    which.add_argument("request_id", nargs="?", help="of this request (x-request-id)")
+    which.add_argument("--endpoint", metavar="NAME|HOST:PORT", help="that went there, or were served there")
+    which.add_argument("--tenant", metavar="NAME", help="of this tenant")
+    begin = which.add_mutually_exclusive_group()
+    begin.add_argument("--since", type=_moment, metavar="AGE|TIME", help="made since then: 10m, or as --from")
+    begin.add_argument("--from", dest="since", type=_moment, metavar="TIME", help="2026-01-31T14:05:00Z, or `5m ago`")
+    which.add_argument("--to", type=_moment, metavar="TIME", help="made until then")
+
+    top = commands.add_parser("top", help="a running picker at a glance, on a terminal", allow_abbrev=False)
+    top.set_defaults(run=_top)
+    _add_metrics_port(top)
+    top.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="(default %(default)g)")
+    top.add_argument(
+        "--sort",
+        choices=("load", "waiting", "kv", "hits", "age", "name"),
+        default="load",
+        help="what endpoints are sorted by (default %(default)s)",
+    )
+    top.add_argument("--once", action="store_true", help="one frame, as text; so too where this is no terminal")
 
     _add_simulation(commands)
+
+    drain = commands.add_parser(
+        "drain-envoy", help="on SIGTERM, let the Envoy of this pod finish with its clients", allow_abbrev=False
+    )
+    drain.set_defaults(run=_drain_envoy)
+    drain.add_argument(
+        "--admin", default="127.0.0.1:19000", metavar="HOST:PORT", help="Envoy's admin port (default %(default)s)"
+    )
+    drain.add_argument(
+        "--pressure-file", type=Path, metavar="FILE", help="what its overload manager's injected_resource watches"
+    )
+    drain.add_argument("--seconds", type=float, default=130.0, help="at most so long (default %(default)s)")
 
     demo = commands.add_parser(
         "demo", help="real Envoy, simulated model servers: round robin, then the picker", allow_abbrev=False
@@ -118,7 +164,18 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--replicas", type=int, default=4, help="simulated model servers (default %(default)s)")
     demo.add_argument("--port", type=_port, default=0, help="of Envoy (default: any free one)")
     demo.add_argument("--seed", type=int, default=1, help="of the workloads (default %(default)s)")
+    demo.add_argument("--stay", action="store_true", help="then keep everything up, with gentle traffic, until Ctrl-C")
     return parser
+
+
+def _add_metrics_port(command: argparse.ArgumentParser) -> None:
+    """How a running picker is asked."""
+    command.add_argument(
+        "--address", default="127.0.0.1:9090", metavar="HOST:PORT", help="its metrics port (default %(default)s)"
+    )
+    token = command.add_mutually_exclusive_group()
+    token.add_argument("--token-file", type=Path, metavar="FILE", help="a bearer token, where the port wants one")
+    token.add_argument("--token", help="the token itself; other users of this machine may see it")
 
 
 def _add_simulation(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -140,6 +197,33 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3600.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 0.1 to 3600 seconds")
+    return seconds
+
+
+def _moment(text: str) -> str:
+    """The words as they are: an age counts from the picker's clock."""
+    from picker.edge.telemetry.moments import MomentError, moment
+
+    try:
+        moment(text, 0.0)
+    except MomentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def _fail(message: str) -> int:
     print(f"picker: {message}", file=sys.stderr)
     return 1
@@ -149,9 +233,10 @@ def _serve(options: argparse.Namespace) -> int:
     import logging
 
     from picker.config import ConfigError
-    from picker.edge import static_source, tls
-    from picker.edge.kubernetes_credentials import CredentialsError
-    from picker.edge.logs import Log, configure
+    from picker.edge import static_endpoints as static_source
+    from picker.edge.grpc import tls
+    from picker.edge.kubernetes.credentials import CredentialsError
+    from picker.edge.telemetry.logs import Log, configure
     from picker.wiring import Picker, ServeOptions
 
     given = [name for name in ("endpoints", "endpoints_file", "pool", "selector") if getattr(options, name) is not None]
@@ -201,8 +286,8 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _cluster(options: argparse.Namespace) -> "PoolTarget | SelectorTarget | None":
     """What the flags name in a cluster. Raises `ValueError`."""
-    from picker.edge.kubernetes import PoolTarget, SelectorTarget, parse_selector
-    from picker.edge.kubernetes_credentials import Credentials
+    from picker.edge.kubernetes.credentials import Credentials
+    from picker.edge.kubernetes.source import PoolTarget, SelectorTarget, parse_label_selector
 
     if options.pool is None and options.selector is None:
         if options.leader_election:
@@ -216,7 +301,7 @@ def _cluster(options: argparse.Namespace) -> "PoolTarget | SelectorTarget | None
     if options.target_port is None:
         raise ValueError("--selector needs --target-port: the ports of the model servers")
     ports = tuple(_port(part.strip()) for part in options.target_port.split(","))
-    return SelectorTarget(parse_selector(options.selector), ports, namespace)
+    return SelectorTarget(parse_label_selector(options.selector), ports, namespace)
 
 
 def _loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
@@ -231,29 +316,43 @@ def _loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
 
 def _check(options: argparse.Namespace) -> int:
     from picker import config
+    from picker.edge.process.config_file import read
 
-    if options.reference:
-        print(config.reference_table())
+    if options.reference or options.schema:
+        from picker.config.schema import DIALECT, reference_markdown, schema
+
+        print(reference_markdown() if options.reference else json.dumps({"$schema": DIALECT, **schema()}, indent=2))
         return 0
     if options.config is None:
-        return _fail("give a configuration file, or --reference")
+        return _fail("give a configuration file, --reference or --schema")
     try:
-        text = options.config.read_text("utf-8")
-        loaded = config.load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        return _fail(f"cannot read {options.config}: {error}")
+        loaded = read(options.config)
     except config.ConfigError as error:
-        return _fail(f"{options.config}: {error}")
-    for warning in config.warnings(loaded):
+        words = str(error)
+        return _fail(words if str(options.config) in words else f"{options.config}: {words}")
+    warnings = config.warnings(loaded)
+    for warning in warnings:
         print(f"warning: {warning}")
-    print(f"{options.config}: good")
+    print(f"{options.config}: usable, with {len(warnings)} to look at" if warnings else f"{options.config}: good")
     return 0
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from picker.sim.demo import demo
+    from picker.lab.demo import demo
 
-    return demo(replicas=options.replicas, seed=options.seed, port=options.port, loop_factory=_loop_factory())
+    return demo(
+        replicas=options.replicas,
+        seed=options.seed,
+        port=options.port,
+        stay=options.stay,
+        loop_factory=_loop_factory(),
+    )
+
+
+def _drain_envoy(options: argparse.Namespace) -> int:
+    from picker.edge.process.envoy_drain import drain_envoy
+
+    return drain_envoy(options.admin, options.pressure_file, options.seconds)
 
 
 def _convert(options: argparse.Namespace) -> int:
@@ -262,7 +361,7 @@ def _convert(options: argparse.Namespace) -> int:
     from picker.convert import ConversionError, convert
 
     try:
-        conversion = convert(options.file.read_text("utf-8"))
+        conversion = convert(options.file.read_text("utf-8"), options.key)
     except (OSError, UnicodeDecodeError) as error:
         return _fail(f"cannot read {options.file}: {error}")
     except ConversionError as error:
@@ -274,13 +373,44 @@ def _convert(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from picker.edge.explain import ask, show
+    from picker.edge.telemetry.explain import AskError, ask, bearer_token, show
+    from picker.edge.telemetry.printable import printable
+    from picker.edge.telemetry.question import nothing_found
+
+    wanted = {
+        "request_id": options.request_id,
+        "endpoint": options.endpoint,
+        "tenant": options.tenant,
+        "from": options.since,
+        "to": options.to,
+        "count": str(options.count),
+    }
+    try:
+        answer = ask(
+            options.address,
+            {name: value for name, value in wanted.items() if value is not None},
+            bearer_token(options.token, options.token_file),
+        )
+    except AskError as error:
+        return _fail(printable(str(error)))
+    if options.json or answer["decisions"]:
+        show(answer["decisions"], as_json=options.json)
+    return 0 if answer["decisions"] else _fail(printable(nothing_found(answer)))
+
+
+def _top(options: argparse.Namespace) -> int:
+    from picker.edge.telemetry.explain import AskError, bearer_token
+    from picker.edge.telemetry.printable import printable
+    from picker.edge.telemetry.top.viewing import view
 
     try:
-        answer = ask(options.address, options.request_id, options.count)
-    except OSError as error:
-        return _fail(f"no answer from {options.address}: {error}. Is this the picker's metrics port?")
-    except LookupError as error:
-        return _fail(str(error))
-    show(answer, as_json=options.json)
+        view(
+            options.address,
+            bearer_token(options.token, options.token_file),
+            interval_seconds=options.interval,
+            order=options.sort,
+            once=options.once,
+        )
+    except AskError as error:
+        return _fail(printable(str(error)))
     return 0

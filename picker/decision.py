@@ -1,16 +1,96 @@
 """What the picker decides and what becomes of a request, as values.
 
     Decision = Picked | Shed | Unavailable
+    Booking  = a pick's entries in the books, until its request is over
     Finished = how one exchange ended, emitted exactly once by the exchange
 
 A decision carries what its explanation needs; `explain()` computes the words when read,
-so that a decision nobody asks about costs nothing.
+so that a decision that is never asked about costs nothing.
 """
 
+from array import array
 from collections.abc import Callable
-from typing import Any
 
-from picker.outcomes import Explanation, Outcome, Reason, Shed, Unavailable, Usage
+from picker.outcomes import Explanation, Metered, Outcome, Reason, Shed, Unavailable, Usage
+from picker.pool.endpoint import Endpoint
+from picker.pool.inflight import Charge
+from picker.prefix.matches import Recorded
+from picker.scheduling.sizing import Expected
+from picker.scheduling.stickiness import Stuck
+
+
+class Booking:
+    """A decision's entries in the books: what the end of its request must undo or learn from. One a pick."""
+
+    __slots__ = (
+        "adapter",
+        "charge",
+        "ended_at_seconds",
+        "expected",
+        "fallbacks",
+        "finished",
+        "hashes",
+        "model",
+        "output_seconds",
+        "predicted_ttft_seconds",
+        "prompt_bytes",
+        "recorded",
+        "request_key",
+        "sequences",
+        "session_id",
+        "stuck",
+    )
+
+    charge: Charge
+    hashes: "array[int]"
+    recorded: Recorded | None
+    model: str | None
+    prompt_bytes: int | None
+    """Of what a usage counts as its input; `None` where they are not the same."""
+    predicted_ttft_seconds: float
+    output_seconds: float
+    """What decoding was expected to take."""
+    sequences: int
+    request_key: int
+    """Equal for a request that is sent again. 0: nothing is known of its prompt."""
+
+    def __init__(
+        self,
+        charge: Charge,
+        hashes: "array[int]",
+        recorded: Recorded | None,
+        model: str | None,
+        prompt_bytes: int | None,
+        predicted_ttft_seconds: float = 0.0,
+        output_seconds: float = 0.0,
+        sequences: int = 1,
+        request_key: int = 0,
+    ) -> None:
+        self.charge = charge
+        self.hashes = hashes
+        self.recorded = recorded
+        self.model = model
+        self.prompt_bytes = prompt_bytes
+        self.predicted_ttft_seconds = predicted_ttft_seconds
+        self.output_seconds = output_seconds
+        self.sequences = sequences
+        self.request_key = request_key
+        self.adapter: str | None = None
+        self.stuck: Stuck | None = None
+        self.fallbacks: tuple[str, ...] = ()
+        """Where else the proxy may go, as we told it."""
+        self.session_id: str | None = None
+        """What its engine's KV events call it."""
+        self.expected: Expected | None = None
+        """What was expected to be cached where it was sent; `None`: there is nothing to compare."""
+        self.finished = False
+        self.ended_at_seconds = 0.0
+        """When its answer was whole; 0: it is not."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the request went, as far as is known."""
+        return self.charge.endpoint
 
 
 class Picked:
@@ -18,36 +98,39 @@ class Picked:
 
     __slots__ = (
         "addresses",
+        "booking",
         "cached_share",
-        "charge",
         "endpoint_name",
         "explain",
         "matched_share",
         "predicted_ttft_seconds",
         "prompt_tokens",
         "reason",
+        "session_id",
     )
 
     addresses: tuple[str, ...]
     reason: Reason
     matched_share: float | None
-    charge: Any
-    """`pool.inflight.Charge`: released exactly once, by the director."""
+    booking: Booking
+    """Undone exactly once, by the director's `finish`."""
     explain: Callable[[], Explanation]
     predicted_ttft_seconds: float | None
     endpoint_name: str | None
-    """Of `addresses[0]`."""
+    """The name of the endpoint at `addresses[0]`."""
     prompt_tokens: float | None
-    """As estimated, of all prompts together."""
+    """Tokens of all prompts together, as estimated."""
     cached_share: float | None
-    """Of them, those expected in the cache of `addresses[0]`: blocks are full, so less than `matched_share`."""
+    """The share of these tokens expected in the cache of `addresses[0]`: of full blocks, so under `matched_share`."""
+    session_id: str | None
+    """What the request is to be called to its engine, so that the engine's KV events say it; `None`: nothing."""
 
     def __init__(
         self,
         addresses: tuple[str, ...],
         reason: Reason,
         matched_share: float | None,
-        charge: Any,
+        booking: Booking,
         explain: Callable[[], Explanation],
         predicted_ttft_seconds: float | None = None,
         endpoint_name: str | None = None,
@@ -57,12 +140,13 @@ class Picked:
         self.addresses = addresses
         self.reason = reason
         self.matched_share = matched_share
-        self.charge = charge
+        self.booking = booking
         self.explain = explain
         self.predicted_ttft_seconds = predicted_ttft_seconds
         self.endpoint_name = endpoint_name
         self.prompt_tokens = prompt_tokens
         self.cached_share = cached_share
+        self.session_id = None
 
 
 Decision = Picked | Shed | Unavailable
@@ -79,11 +163,13 @@ class Finished:
         "address",
         "block_hashes",
         "cached_share",
+        "charged",
         "decision_seconds",
         "duration_seconds",
         "endpoint_name",
-        "explain",
+        "engine_seconds",
         "matched_share",
+        "metered",
         "model",
         "objective",
         "outcome",
@@ -96,8 +182,10 @@ class Finished:
         "request_bytes",
         "request_id",
         "response_bytes",
+        "served_address",
         "status",
         "streaming",
+        "tenant",
         "trace_parent",
         "ttft_seconds",
         "usage",
@@ -129,8 +217,16 @@ class Finished:
     request_id: str | None
     trace_parent: str | None
     """The request's `traceparent` header (W3C Trace Context), as it came."""
-    explain: Callable[[], Explanation] | None
-    block_hashes: Any
+    served_address: str | None
+    """Who served, where the proxy tells; `address` follows it if it is one of the pool."""
+    tenant: str | None
+    """Whose request it is, as a header of it says."""
+    metered: Metered
+    charged: Usage | None
+    """What is charged to the tenant, and how well it is known. `None`: nothing is."""
+    engine_seconds: float | None
+    """Seconds of an engine's work that this was, by the cost model."""
+    block_hashes: "array[int] | None"
     """`array('Q')`: the prompt's prefix blocks, for a recording; they tell nothing of its words."""
 
     def __init__(
@@ -159,8 +255,12 @@ class Finished:
         usage: Usage | None = None,
         request_id: str | None = None,
         trace_parent: str | None = None,
-        explain: Callable[[], Explanation] | None = None,
-        block_hashes: Any = None,
+        served_address: str | None = None,
+        block_hashes: "array[int] | None" = None,
+        tenant: str | None = None,
+        metered: Metered = Metered.NONE,
+        charged: Usage | None = None,
+        engine_seconds: float | None = None,
     ) -> None:
         self.outcome = outcome
         self.path = path
@@ -185,5 +285,9 @@ class Finished:
         self.usage = usage
         self.request_id = request_id
         self.trace_parent = trace_parent
-        self.explain = explain
+        self.served_address = served_address
         self.block_hashes = block_hashes
+        self.tenant = tenant
+        self.metered = metered
+        self.charged = charged
+        self.engine_seconds = engine_seconds

@@ -1,4 +1,4 @@
-"""The words of decisions and ends: why, how, with which counts; what is said where there is no pick."""
+"""The words of decisions and ends: reasons, outcomes, token counts, refusals."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,11 +10,11 @@ class Reason(StrEnum):
     """Why an endpoint was picked: the label of `picker_decisions_total`."""
 
     AFFINITY = "affinity"
-    """The cheapest of those that hold the prefix."""
+    """The cheapest of the endpoints that hold the prefix."""
     BREAK = "break"
-    """Some hold the prefix, but another is cheaper by more than the work saved."""
+    """Some endpoints hold the prefix, but another is cheaper by much more than the work that they save."""
     LOAD = "load"
-    """Nobody holds enough of the prefix: the cheapest of all."""
+    """No endpoint holds enough of the prefix, so the cheapest of all was picked."""
     EXPLORE = "explore"
     """The epsilon draw: a hot prefix gets a second home."""
     HEADERS = "headers"
@@ -37,9 +37,24 @@ class Outcome(StrEnum):
     UNAVAILABLE = "unavailable"
     """503: no endpoint could take it."""
     FAILED = "failed"
-    """A fault of ours."""
+    """The picker itself failed."""
     UNSEEN = "unseen"
     """A local reply of the proxy: no request was shown to us."""
+
+
+class Metered(StrEnum):
+    """How well it is known what a request used: the label `usage` of the tenants' counters."""
+
+    REPORTED = "reported"
+    """The answer came whole, and said it."""
+    PARTIAL = "partial"
+    """What was reported until the answer was cut off, or not all of it; the engine may have done more."""
+    ESTIMATED = "estimated"
+    """Not reported; estimated because configuration asks for that."""
+    UNKNOWN = "unknown"
+    """Not reported."""
+    NONE = "none"
+    """An engine computed nothing: a refusal, an error, a list of models."""
 
 
 class EndpointView(msgspec.Struct, frozen=True):
@@ -52,10 +67,13 @@ class EndpointView(msgspec.Struct, frozen=True):
     cost_seconds: float
     picked: bool
     why: str
+    confirmed_share: float | None = None
+    """Of the prompt, what the engine's own KV events say that it holds, as far as the index believes it: as they
+    stand when the explanation is made. `None`: it publishes none."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why this endpoint? Holders, the pick and the three cheapest others."""
+    """Why this endpoint? It shows the holders, the pick and the three cheapest others."""
 
     reason: str
     summary: str
@@ -73,7 +91,7 @@ class Shed(msgspec.Struct, frozen=True):
 
 
 class Unavailable(msgspec.Struct, frozen=True):
-    """503: nobody to send it to."""
+    """503: there is no endpoint to send it to."""
 
     message: str
     reason_word: str

@@ -1,77 +1,166 @@
-"""POST .../completions (OpenAI): text, a list of texts, token ids, or lists of token ids; vLLM's embeddings of one."""
+"""POST .../completions (OpenAI): text, a list of texts, token ids, or lists of token ids; vLLM's embeddings of one.
+
+llama.cpp's `/completion` and `/infill` take the same prompts in other words (`n_predict`, `input_prefix`).
+"""
 
 import re
+from typing import Final
 
 import msgspec
+import numpy as np
 
 from picker.api.document import Document, Pieces, Text
-from picker.api.messages_text import given, put_text
-from picker.api.request import InferenceRequest, medium, token_ids
+from picker.api.fields import asks_for_usage, count, flag, given, number, scalar_text, text
+from picker.api.messages_text import put_text, raw_items
+from picker.api.request import SEQUENCES_MAX, InferenceRequest, medium, token_ids
 from picker.api.shapes import NO_RAW, Raw
+
+ITEMS_MAX: Final = 50_000
+"""Of a list of texts; each costs a tenth of a microsecond. A longer one is one text."""
+IDS_MAX: Final = 400_000
+"""Of token ids; each costs some 15 ns. A longer list is a text too."""
+COUNTED_BYTES_MIN: Final = 65_536
+"""Shorter lists cannot have so many."""
 
 _LIST_START = re.compile(rb"\[[ \t\r\n]*(.)", re.DOTALL)
 _NUMBER_STARTS = frozenset(b"%c" % each for each in b"-0123456789")
 
 _decode_ids = msgspec.json.Decoder(list[int]).decode
 _decode_many_ids = msgspec.json.Decoder(list[list[int]]).decode
-_decode_texts = msgspec.json.Decoder(list[Raw]).decode
 
 
 class _Body(msgspec.Struct):
     prompt: Raw = NO_RAW
     prompt_embeds: Raw = NO_RAW
-    model: str | None = None
-    stream: bool | None = None
-    max_tokens: float | None = None
-    cache_salt: str | None = None
+    model: Raw = NO_RAW
+    stream: Raw = NO_RAW
+    stream_options: Raw = NO_RAW
+    max_tokens: Raw = NO_RAW
+    cache_salt: Raw = NO_RAW
+    session_id: Raw = NO_RAW
+    n: Raw = NO_RAW
+    best_of: Raw = NO_RAW
+    echo: Raw = NO_RAW
+    logprobs: Raw = NO_RAW
+    prompt_logprobs: Raw = NO_RAW
+    truncate_prompt_tokens: Raw = NO_RAW
+
+
+class _LlamaCppBody(msgspec.Struct):
+    prompt: Raw = NO_RAW
+    input_prefix: Raw = NO_RAW
+    input_suffix: Raw = NO_RAW
+    input_extra: Raw = NO_RAW
+    model: Raw = NO_RAW
+    stream: Raw = NO_RAW
+    n_predict: Raw = NO_RAW
+    max_tokens: Raw = NO_RAW
+    cache_prompt: Raw = NO_RAW
+    n: Raw = NO_RAW
 
 
 _decode = msgspec.json.Decoder(_Body).decode
+_decode_llama_cpp = msgspec.json.Decoder(_LlamaCppBody).decode
+
+
+class Prompts(msgspec.Struct):
+    """The prompts of a request: the first flattened, and what all of them come to."""
+
+    pieces: list[Text]
+    total_bytes: int
+    exact: bool
+    """They are token ids."""
+    count: int
 
 
 def parse(document: Document) -> InferenceRequest:
-    """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
+    """Raises `msgspec.ValidationError` where the body is no JSON object."""
     fields = _decode(document.json)
-    pieces, total_bytes, exact = flatten_prompts(document, fields.prompt)
-    has_media = given(fields.prompt_embeds)
+    prompts = flatten_prompts(document, fields.prompt)
+    has_media = given(document, fields.prompt_embeds)
     if has_media:  # kilobytes a token, and no text: it stands for itself by its digest, as an image does
         embeddings = medium(document.view(fields.prompt_embeds))
-        pieces, total_bytes, exact = [embeddings, *pieces], total_bytes + len(embeddings), False
+        prompts.pieces = [embeddings, *prompts.pieces]
+        prompts.total_bytes += len(embeddings)
+        prompts.exact = False
+    echoes = given(document, fields.echo) and given(document, fields.logprobs)
+    each = max(count(document, raw, most=SEQUENCES_MAX) for raw in (fields.n, fields.best_of))
     return InferenceRequest(
         api="completions",
-        model=fields.model,
-        pieces=pieces,
-        prompt_bytes=total_bytes,
-        exact_tokens=exact,
+        model=text(document, fields.model),
+        pieces=prompts.pieces,
+        prompt_bytes=prompts.total_bytes,
+        exact_tokens=prompts.exact,
         has_media=has_media,
-        stream=bool(fields.stream),
-        max_tokens=fields.max_tokens,
-        cache_salt=fields.cache_salt,
+        stream=flag(document, fields.stream),
+        max_tokens=number(document, fields.max_tokens),
+        cache_salt=scalar_text(document, fields.cache_salt),
+        session_id=text(document, fields.session_id) if fields.session_id else None,
+        choices=each,
+        sequences=min(SEQUENCES_MAX, each * max(1, prompts.count)),
+        reports_usage=asks_for_usage(document, fields.stream_options),
+        reads_cache=not (echoes or given(document, fields.prompt_logprobs)),
+        sized=not given(document, fields.truncate_prompt_tokens),
     )
 
 
-def flatten_prompts(document: Document, prompts: Raw) -> tuple[list[Text], int, bool]:
-    """The first prompt flattened, the bytes of all, and whether they are token ids.
+def parse_llama_cpp(document: Document) -> InferenceRequest:
+    """llama.cpp's own `/completion`, `/infill` and `/embedding` (tools/server/README.md)."""
+    fields = _decode_llama_cpp(document.json)
+    prompts = flatten_prompts(document, fields.prompt)
+    around = Pieces(document)
+    for raw in (fields.input_extra, fields.input_prefix, fields.input_suffix):
+        if raw:
+            put_text(raw, around)
+    most = number(document, fields.n_predict)
+    each = count(document, fields.n, most=SEQUENCES_MAX)
+    return InferenceRequest(
+        api="completion",
+        model=text(document, fields.model),
+        pieces=[*around.found, *prompts.pieces],
+        prompt_bytes=around.bytes + prompts.total_bytes,
+        exact_tokens=prompts.exact and not around.found,
+        stream=flag(document, fields.stream),
+        max_tokens=number(document, fields.max_tokens) if most is None or most < 0 else most,
+        choices=each,
+        sequences=min(SEQUENCES_MAX, each * max(1, prompts.count)),
+        reads_cache=flag(document, fields.cache_prompt, default=True),
+    )
 
-    The chain of the first decides where, the load of all is charged. Raises `msgspec.ValidationError`.
-    """
+
+def flatten_prompts(document: Document, raw: Raw) -> Prompts:
+    """The chain of the first prompt decides where, the load of all is charged."""
     pieces = Pieces(document)
-    if not prompts:
-        return pieces.found, 0, False
-    shape = _LIST_START.match(memoryview(prompts))
+    if not given(document, raw):
+        return Prompts(pieces.found, 0, False, 0)
+    shape = _LIST_START.match(memoryview(raw))
     if shape is None:
-        put_text(prompts, pieces)
-        return pieces.found, pieces.bytes, False
+        put_text(raw, pieces)
+        return Prompts(pieces.found, pieces.bytes, False, 1)
     first_byte = bytes(shape[1])
-    if first_byte in _NUMBER_STARTS:
-        pieces.append(token_ids(_decode_ids(prompts)))
-        return pieces.found, pieces.bytes, True
-    if first_byte == b"[":
-        lists = _decode_many_ids(prompts)
-        pieces.append(token_ids(lists[0]))
-        return pieces.found, 4 * sum(map(len, lists)), True
-    texts = _decode_texts(prompts)
+    try:
+        if first_byte in _NUMBER_STARTS and _commas(raw) <= IDS_MAX:
+            pieces.append(token_ids(_decode_ids(raw)))
+            return Prompts(pieces.found, pieces.bytes, True, 1)
+        if first_byte == b"[" and _commas(raw) <= IDS_MAX:
+            lists = _decode_many_ids(raw)
+            pieces.append(token_ids(lists[0]))
+            return Prompts(pieces.found, 4 * sum(map(len, lists)), True, len(lists))
+    except msgspec.ValidationError:
+        pass  # texts among the ids (llama.cpp takes that), or no ids at all
+    if _commas(raw) > ITEMS_MAX or first_byte in _NUMBER_STARTS:
+        put_text(raw, pieces)
+        return Prompts(pieces.found, pieces.bytes, False, 1)
+    texts = raw_items(raw)
     if texts:
         put_text(texts[0], pieces)
-    total_bytes = sum(len(document.view(text)) for text in texts)
-    return pieces.found, max(0, total_bytes - 2 * len(texts)), False  # all but their quotes
+    total_bytes = sum(len(document.view(each)) for each in texts)
+    return Prompts(pieces.found, max(0, total_bytes - 2 * len(texts)), False, len(texts))  # all but their quotes
+
+
+def _commas(raw: Raw) -> int:
+    """At least as many items there are in a list, less one."""
+    view = memoryview(raw)
+    if len(view) < COUNTED_BYTES_MIN:
+        return 0
+    return int(np.count_nonzero(np.frombuffer(view, dtype=np.uint8) == ord(",")))

@@ -1,7 +1,7 @@
 """A JSON body as parsers read it, and the prompt that they put together from its parts.
 
 Nearly all of a large body is a few long strings, of which a parser needs to know where they lie: `json`
-is the body without them, where the compiled build can make it (`skim.c`), and `view` finds what a part of `json`
+is the body without them, where the compiled build can make it (`_document.c`), and `view` finds what a part of `json`
 stands for in the body. So nothing of a prompt is copied: it stays a list of views of the body.
 
 Which of the two a parser got makes no difference to what it answers; where it would, it fails on a
@@ -9,19 +9,17 @@ stand-in, and `read_body` lets it read the body itself.
 """
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final
 
 from picker.api.shapes import Raw
+from picker.kernels import kernel
 
 Text = bytes | memoryview
 
-_shorten: Callable[[Text], tuple[bytes, bytes] | None] | None
-try:
-    from picker.api import skim
-except ImportError:  # the interpreted build, or a processor that it is not written for
-    _shorten = None
-else:
-    _shorten = skim.shorten
+_KERNEL: Final = kernel("picker.api._document")
+_shorten: Callable[[Text], tuple[bytes, bytes] | None] | None = getattr(_KERNEL, "shorten", None)
+"""Not `Final`: tests take it away, to read the same body both ways."""
+_whole: Final[Callable[[Raw, Text, bytes, memoryview], memoryview] | None] = getattr(_KERNEL, "whole", None)
 
 SHORTENED_BYTES_MIN: Final = 16_384
 """Bodies below are read as they are: the saving would be a microsecond or two."""
@@ -32,18 +30,20 @@ class Document:
 
     __slots__ = ("_body", "_cuts", "json")
 
-    json: bytes
-    """To decode: any buffer, really, which msgspec does not say that it reads."""
+    json: Any
+    """To decode: `Text`, though msgspec's annotations do not say that it reads every buffer."""
 
     def __init__(self, json: Text, *, body: memoryview | None = None, cuts: bytes = b"") -> None:
-        """`body`: what `json` was made of; `None`: nothing was cut out. `cuts`: where, as `skim` tells it."""
-        self.json = cast(bytes, json)
+        """`body`: what `json` was made of; `None`: nothing was cut out. `cuts`: where, as the kernel tells it."""
+        self.json = json
         self._body = body
         self._cuts = cuts
 
     def view(self, raw: Raw) -> memoryview:
         """What stands in the body where `raw` stands in `json`."""
-        return memoryview(raw) if self._body is None else skim.whole(raw, self.json, self._cuts, self._body)
+        if self._body is None or _whole is None:
+            return memoryview(raw)
+        return _whole(raw, self.json, self._cuts, self._body)
 
 
 def shortened(body: Text) -> Document | None:

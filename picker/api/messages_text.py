@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from picker.api.document import Pieces
+from picker.api.document import Document, Pieces
 from picker.api.request import medium
 from picker.api.shapes import Locator, Message, Part, Raw
 
@@ -31,7 +31,13 @@ _MEDIA: Final = (
 )
 _LOCATIONS: Final = ("url", "data", "file_data", "file_id")
 
-_decode_parts = msgspec.json.Decoder(list[Part | str]).decode
+_ROLES: Final = {
+    b'"%b"' % name: b"\x00%b\n" % name for name in (b"system", b"user", b"assistant", b"tool", b"developer")
+}
+"""What stands before a message, by its role as nearly all are written."""
+_decode_parts = msgspec.json.Decoder(list[Part]).decode
+_decode_raws = msgspec.json.Decoder(list[Raw]).decode
+_decode_message = msgspec.json.Decoder(Message).decode
 _decode_part = msgspec.json.Decoder(Part).decode
 _decode_locator = msgspec.json.Decoder(Locator).decode
 
@@ -40,13 +46,35 @@ def put_messages(messages: list[Message], pieces: Pieces) -> bool:
     """Append messages, each under its role. True if any holds media. Raises `msgspec.ValidationError`."""
     has_media = False
     for message in messages:
-        pieces.append(b"\x00%b\n" % message.role.encode("utf-8", "surrogatepass"))
+        role = _ROLES.get(bytes(message.role))
+        pieces.append(b"\x00%b\n" % _role(message.role, pieces.document) if role is None else role)
         if put_content(message.content, pieces):
             has_media = True
         for raw in (message.reasoning_content, message.reasoning, message.tool_calls):
             if raw:
                 put_text(raw, pieces)
+        if message.images:
+            has_media |= _put_images(message.images, pieces)
     return has_media
+
+
+def loose_messages(raw: Raw) -> list[Message]:
+    """The messages of a list in which something is unusual, each for itself; no list has none."""
+    found = []
+    for each in raw_items(raw):
+        try:
+            found.append(_decode_message(each))
+        except msgspec.ValidationError:  # no object: its text counts as it stands
+            found.append(Message(content=each))
+    return found
+
+
+def raw_items(raw: Raw) -> list[Raw]:
+    """The items of a list as they stand; none of what is no list."""
+    if not is_list(raw):
+        return []
+    items: list[Raw] = _decode_raws(raw)
+    return items
 
 
 def put_content(content: Raw, pieces: Pieces, *, nested: bool = False) -> bool:
@@ -60,22 +88,51 @@ def put_content(content: Raw, pieces: Pieces, *, nested: bool = False) -> bool:
         put_text(content, pieces)
         return False
     has_media = False
-    for part in _decode_parts(content):
-        if isinstance(part, str):
-            pieces.append(msgspec.json.encode(part)[1:-1])
-        elif _put_part(part, pieces, nested=nested):
+    for part in parts_of(content):
+        if put_part(part, pieces, nested=nested):
             has_media = True
     return has_media
+
+
+def parts_of(content: Raw) -> "list[Part | Raw]":
+    """Of a list: objects as parts; texts, and whatever else a client puts there, as they stand."""
+    parts: list[Part | Raw] = []
+    try:
+        parts += _decode_parts(content)
+    except msgspec.ValidationError:
+        for each in raw_items(content):
+            is_part = memoryview(each)[0] == _OBJECT
+            parts.append(_decode_part(each) if is_part else each)
+    return parts
+
+
+def _role(raw: Raw, document: Document) -> bytes:
+    """As the client wrote it; nothing where it is no text."""
+    if not raw:
+        return b""
+    view = document.view(raw)
+    return bytes(view[1:-1]) if view[0] == _QUOTE else b""
+
+
+def _put_images(images: Raw, pieces: Pieces) -> bool:
+    found = raw_items(images)
+    for each in found:
+        pieces.append(medium(pieces.document.view(each)))
+    return bool(found)
 
 
 def put_answer(answer: Raw, pieces: Pieces) -> bool:
     """Append what a tool answered: a text, parts, or one part alone. True if it holds media (a screenshot)."""
     if answer and memoryview(answer)[0] == _OBJECT:
-        return _put_part(_decode_part(answer), pieces, nested=True)
+        return put_part(_decode_part(answer), pieces, nested=True)
     return put_content(answer, pieces, nested=True)
 
 
-def _put_part(part: Part, pieces: Pieces, *, nested: bool) -> bool:
+def put_part(part: "Part | Raw", pieces: Pieces, *, nested: bool = False) -> bool:
+    """Append one part. True if it holds media."""
+    if not isinstance(part, Part):
+        put_text(part, pieces)
+        return False
     has_media = False
     for name in _TEXTS:
         raw = getattr(part, name)
@@ -100,7 +157,7 @@ def _put_medium(raw: Raw, pieces: Pieces, *, is_source: bool) -> bool:
     if first == _OBJECT:
         locator = _decode_locator(raw)
         where = next((each for name in _LOCATIONS if (each := getattr(locator, name))), raw)
-        if is_source and locator.type == "text":
+        if is_source and locator.type and bytes(memoryview(locator.type)) == b'"text"':
             put_text(where, pieces)
             return False
     elif first != _QUOTE or is_source:
@@ -113,11 +170,6 @@ def _put_medium(raw: Raw, pieces: Pieces, *, is_source: bool) -> bool:
 def is_list(raw: Raw) -> bool:
     """Whether a JSON list stands there."""
     return bool(raw) and memoryview(raw)[0] == _LIST
-
-
-def given(raw: Raw) -> bool:
-    """Whether a field is there and not null."""
-    return bool(raw) and bytes(memoryview(raw)[:4]) != b"null"
 
 
 def put_text(raw: Raw, pieces: Pieces) -> None:

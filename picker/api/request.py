@@ -17,6 +17,9 @@ from xxhash import xxh3_128_digest
 BYTES_PER_TOKEN_ID: Final = 4.0
 """A token id in the flattened prompt: little-endian int32."""
 
+SEQUENCES_MAX: Final = 1024
+"""Of one request: engines run no more at a time (vLLM's `max_num_seqs`)."""
+
 MEDIUM_BYTES: Final = 4000
 """1,000 tokens at 4 bytes each: about what a vision encoder makes of a 720p image."""
 
@@ -31,6 +34,7 @@ class InferenceRequest:
         "api",
         "block_hashes",
         "cache_salt",
+        "choices",
         "conversation_id",
         "exact_tokens",
         "has_media",
@@ -39,6 +43,11 @@ class InferenceRequest:
         "pieces",
         "previous_response_id",
         "prompt_bytes",
+        "reads_cache",
+        "reports_usage",
+        "sequences",
+        "session_id",
+        "sized",
         "stream",
     )
 
@@ -50,7 +59,7 @@ class InferenceRequest:
     block_hashes: "array[int] | None"
     """Its chained block hashes where they are known and the text is not: recorded and simulated requests."""
     prompt_bytes: int
-    """Of all prompts together, as flattened; estimated from the body where it was not parsed."""
+    """Bytes of all prompts together, flattened. Where the body was not parsed, an estimate from its size."""
     exact_tokens: bool
     """The prompt came as token ids: 4 bytes a token exactly."""
     has_media: bool
@@ -59,8 +68,20 @@ class InferenceRequest:
     """As the client wrote it: `10`, `10.0` and `1e1` are all valid, and so is nonsense below 0."""
     cache_salt: str | None
     previous_response_id: str | None
-    """The stored response that this one continues: only the server that made it has it."""
+    """The stored response that this one continues, or the file that it reads: only the server that has it can."""
     conversation_id: str | None
+    session_id: str | None
+    """The client's own name for its session, in the body or the header that engines read: they echo it in KV events."""
+    choices: int
+    """Answers to each prompt (`n`)."""
+    sequences: int
+    """How many are decoded at a time: choices x prompts."""
+    reports_usage: bool
+    """Whether the answer is known to tell its counts, also as a stream."""
+    reads_cache: bool
+    """Whether the engine looks up its prefix cache for it; what the request leaves there serves others all the same."""
+    sized: bool
+    """Whether `prompt_bytes` are those of all the tokens that a usage counts as its input."""
 
     def __init__(
         self,
@@ -78,6 +99,12 @@ class InferenceRequest:
         cache_salt: str | None = None,
         previous_response_id: str | None = None,
         conversation_id: str | None = None,
+        session_id: str | None = None,
+        choices: int = 1,
+        sequences: int | None = None,
+        reports_usage: bool = True,
+        reads_cache: bool = True,
+        sized: bool = True,
     ) -> None:
         self.api = api
         self.model = model
@@ -91,6 +118,12 @@ class InferenceRequest:
         self.cache_salt = cache_salt
         self.previous_response_id = previous_response_id
         self.conversation_id = conversation_id
+        self.session_id = session_id
+        self.choices = choices
+        self.sequences = choices if sequences is None else sequences
+        self.reports_usage = reports_usage
+        self.reads_cache = reads_cache
+        self.sized = sized
 
     @property
     def prompt(self) -> bytes:

@@ -3,7 +3,8 @@
 import msgspec
 
 from picker.api.document import Document, Pieces
-from picker.api.messages_text import is_list, put_answer, put_messages, put_text
+from picker.api.fields import flag, number, scalar_text, text
+from picker.api.messages_text import is_list, put_answer, put_messages, put_text, raw_items
 from picker.api.request import InferenceRequest
 from picker.api.shapes import NO_RAW, Message, Raw
 
@@ -19,27 +20,29 @@ class _Item(Message, gc=False):
 
 
 class _Conversation(msgspec.Struct):
-    id: str
+    id: Raw = NO_RAW
 
 
 class _Body(msgspec.Struct):
     input: Raw = NO_RAW
     instructions: Raw = NO_RAW
     tools: Raw = NO_RAW
-    model: str | None = None
-    stream: bool | None = None
-    max_output_tokens: float | None = None
-    cache_salt: str | None = None
-    previous_response_id: str | None = None
-    conversation: str | _Conversation | None = None
+    model: Raw = NO_RAW
+    stream: Raw = NO_RAW
+    max_output_tokens: Raw = NO_RAW
+    cache_salt: Raw = NO_RAW
+    previous_response_id: Raw = NO_RAW
+    conversation: Raw = NO_RAW
 
 
 _decode_items = msgspec.json.Decoder(list[_Item]).decode
+_decode_item = msgspec.json.Decoder(_Item).decode
+_decode_conversation = msgspec.json.Decoder(_Conversation).decode
 _decode = msgspec.json.Decoder(_Body).decode
 
 
 def parse(document: Document) -> InferenceRequest:
-    """Raises `msgspec.ValidationError` where the body is JSON of another shape."""
+    """Raises `msgspec.ValidationError` where the body is no JSON object."""
     fields = _decode(document.json)
     pieces = Pieces(document)
     if fields.tools:
@@ -49,7 +52,7 @@ def parse(document: Document) -> InferenceRequest:
         put_text(fields.instructions, pieces)
     has_media = False
     if is_list(fields.input):
-        for item in _decode_items(fields.input):
+        for item in _items(fields.input):
             has_media |= put_messages([item], pieces)
             for raw in (item.arguments, item.input, item.action, item.summary):
                 if raw:
@@ -58,16 +61,39 @@ def parse(document: Document) -> InferenceRequest:
     elif fields.input:
         pieces.append(b"\x00user\n")
         put_text(fields.input, pieces)
-    conversation = fields.conversation
+    previous = text(document, fields.previous_response_id)
+    conversation = _conversation(document, fields.conversation)
     return InferenceRequest(
         api="responses",
-        model=fields.model,
+        model=text(document, fields.model),
         pieces=pieces.found,
         prompt_bytes=pieces.bytes,
         has_media=has_media,
-        stream=bool(fields.stream),
-        max_tokens=fields.max_output_tokens,
-        cache_salt=fields.cache_salt,
-        previous_response_id=fields.previous_response_id,
-        conversation_id=conversation.id if isinstance(conversation, _Conversation) else conversation,
+        stream=flag(document, fields.stream),
+        max_tokens=number(document, fields.max_output_tokens),
+        cache_salt=scalar_text(document, fields.cache_salt),
+        previous_response_id=previous,
+        conversation_id=conversation,
+        sized=previous is None and conversation is None,  # what the server stored is in its counts, and not here
     )
+
+
+def _items(raw: Raw) -> list[_Item]:
+    """The items of `input`, each for itself where one is unusual."""
+    try:
+        items: list[_Item] = _decode_items(raw)
+    except msgspec.ValidationError:
+        items = []
+        for each in raw_items(raw):
+            try:
+                items.append(_decode_item(each))
+            except msgspec.ValidationError:  # no object: its text counts as it stands
+                items.append(_Item(content=each))
+    return items
+
+
+def _conversation(document: Document, raw: Raw) -> str | None:
+    """Its id: a string, or an object that has one."""
+    if raw and memoryview(raw)[0] == ord("{"):
+        return text(document, _decode_conversation(raw).id)
+    return text(document, raw)

@@ -1,160 +1,140 @@
-"""Token counts from responses, without keeping or parsing more than their ends need.
+"""Token counts of an answer, in one neutral form for all engines.
 
-A stream reports usage in its last events (OpenAI chat and completions, Responses), Anthropic's
-also in its first; a JSON answer near its end. So the reader keeps the first and the last few
-kilobytes and looks once, at the end: a chunk costs one append, and now and then what has gathered is
-cut. What is found depends on the bytes alone, never on where chunks begin.
+What stands where: OpenAI `usage` (in a stream's last event), Responses `response.usage`, Anthropic `usage` in the
+first and last events (`message.usage`), SGLang `meta_info`, llama.cpp `tokens_evaluated`, `tokens_predicted` and
+`timings.cache_n`, Ollama `prompt_eval_count` and `eval_count`, TGI `details`, Cohere `usage.tokens`.
 """
 
-import json
-from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
-from picker.api.sse import event_data
 from picker.outcomes import Usage
 
-HEAD_BYTES_MAX = 2048
-TAIL_BYTES_MAX = 4096
-_PIECES_MAX = 128
-"""Chunks of a few bytes weigh more than they hold."""
+TOKENS_MAX: Final = 2**24
+"""No context is that long: a larger count is nonsense, and nonsense teaches nothing."""
+
+MARKS: Final = (b'_tokens"', b'eval_count"', b'tokens_evaluated"')
+"""One of these stands wherever a count does: `"usage":null`, which engines put into every event, has none."""
+NAMES: Final = frozenset(
+    (
+        *(b"usage", b"meta_info", b"timings", b"details", b"error"),
+        *(b"prompt_eval_count", b"eval_count", b"tokens_evaluated", b"tokens_predicted"),
+    )
+)
+"""Members at the top of an answer that tell something."""
 
 
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: float | None = None
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+class _CohereTokens(msgspec.Struct):
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+
+
+class Counts(msgspec.Struct):
+    """`usage` in all its dialects."""
+
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
+    input_tokens: float | None = None
+    output_tokens: float | None = None
     prompt_tokens_details: _Details | None = None
     input_tokens_details: _Details | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cached_tokens: int | None = None
+    cache_read_input_tokens: float | None = None
+    cache_creation_input_tokens: float | None = None
+    cached_tokens: float | None = None
     """SGLang's own API."""
+    tokens: _CohereTokens | None = None
 
 
-class _Carrier(msgspec.Struct):
-    """Where a usage may stand: at the top, in `response` (Responses), `message` (Anthropic), `meta_info` (SGLang)."""
-
-    usage: _Usage | None = None
-    meta_info: _Usage | None = None
-    response: "_Carrier | None" = None
-    message: "_Carrier | None" = None
+class _Timings(msgspec.Struct):
+    cache_n: float | None = None
 
 
-_NAMES = (b'"usage"', b'"meta_info"')
-_decode = msgspec.json.Decoder(_Carrier).decode
-_decode_usage = msgspec.json.Decoder(_Usage).decode
+class _TgiDetails(msgspec.Struct):
+    generated_tokens: float | None = None
+    input_length: float | None = None
 
 
-class UsageReader:
-    """Feed it a response body chunk by chunk, ask `usage()` at the end."""
-
-    __slots__ = ("_bytes", "_head", "_head_open", "_tail", "_tail_bytes", "sse")
-
-    def __init__(self, *, sse: bool) -> None:
-        self.sse = sse
-        self._head = b""
-        self._head_open = sse
-        self._tail: list[bytes] = []
-        self._tail_bytes = 0
-        self._bytes = 0
-
-    def feed(self, chunk: bytes) -> None:
-        """One body chunk, as it passes."""
-        if self._head_open:
-            self._head = (self._head + chunk)[:HEAD_BYTES_MAX]
-            self._head_open = len(self._head) < HEAD_BYTES_MAX
-        size = len(chunk)
-        self._bytes += size
-        self._tail.append(chunk)
-        self._tail_bytes += size
-        if self._tail_bytes > 2 * TAIL_BYTES_MAX or len(self._tail) > _PIECES_MAX:
-            kept = b"".join(self._tail)[-TAIL_BYTES_MAX:]
-            self._tail = [kept]
-            self._tail_bytes = len(kept)
-
-    def usage(self) -> Usage | None:
-        """What the response reported; `None` where it reported nothing."""
-        tail = b"".join(self._tail)[-TAIL_BYTES_MAX:]
-        if not self.sse:
-            if tail.rstrip().endswith(b"]"):  # SGLang, asked several prompts: an answer and its counts for each
-                return None
-            found = _read(tail) if self._bytes <= TAIL_BYTES_MAX else None
-            return _neutral(found or _scan(tail))
-        last = next(_usages(reversed(list(event_data(tail)))), None) or _scan(tail)
-        if last is None or last.input_tokens is None or last.cache_read_input_tokens is not None:
-            first = next(_usages(event_data(self._head)), None)
-            last = _merged(first, last)
-        return _neutral(last)
+class _Within(msgspec.Struct):
+    usage: Counts | None = None
 
 
-def _usages(events: Iterator[bytes]) -> Iterator[_Usage]:
-    for data in events:
-        if any(name in data for name in _NAMES):
-            found = _read(data)
-            if found is not None:
-                yield found
+class Carrier(msgspec.Struct):
+    """A whole answer, or one event of a stream."""
+
+    usage: Counts | None = None
+    meta_info: Counts | None = None
+    response: "_Within | str | None" = None
+    message: "_Within | None" = None
+    delta: "_Within | str | None" = None
+    prompt_eval_count: float | None = None
+    eval_count: float | None = None
+    tokens_evaluated: float | None = None
+    tokens_predicted: float | None = None
+    timings: _Timings | None = None
+    details: _TgiDetails | None = None
 
 
-def _read(data: bytes) -> _Usage | None:
+_decode: Final = msgspec.json.Decoder(Carrier).decode
+
+
+def counts(data: bytes) -> Counts | None:
+    """What a whole answer or an event counts; `None`: nothing, or no JSON object."""
     try:
         carrier = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    for each in (carrier, carrier.response, carrier.message):
-        if each is not None and each.usage is not None:
+    if carrier.usage is not None:
+        return carrier.usage
+    for each in (carrier.response, carrier.message, carrier.delta):
+        if isinstance(each, _Within) and each.usage is not None:
             return each.usage
-    return carrier.meta_info
-
-
-def _scan(tail: bytes) -> _Usage | None:
-    """The last `"usage": {...}` of a document whose start is not kept."""
-    return next((found for name in _NAMES if (found := _scan_for(name, tail)) is not None), None)
-
-
-def _scan_for(name: bytes, tail: bytes) -> _Usage | None:
-    position = len(tail)
-    while (position := tail.rfind(name, 0, position)) >= 0:
-        rest = tail[position + len(name) :].lstrip()
-        if rest[:1] != b":" or tail[position - 1 : position] == b"\\":
-            continue
-        text = rest[1:].lstrip().decode("utf-8", "replace")
-        if not text.startswith("{"):
-            continue
-        try:
-            end = json.JSONDecoder().raw_decode(text)[1]
-            return _decode_usage(text[:end])
-        except (ValueError, RecursionError):
-            continue
+    if carrier.meta_info is not None:
+        return carrier.meta_info
+    if carrier.prompt_eval_count is not None or carrier.eval_count is not None:
+        return Counts(prompt_tokens=carrier.prompt_eval_count, completion_tokens=carrier.eval_count)
+    if carrier.tokens_evaluated is not None or carrier.tokens_predicted is not None:
+        return Counts(
+            prompt_tokens=carrier.tokens_evaluated,
+            completion_tokens=carrier.tokens_predicted,
+            cached_tokens=None if carrier.timings is None else carrier.timings.cache_n,
+        )
+    if carrier.details is not None and carrier.details.generated_tokens is not None:
+        return Counts(prompt_tokens=carrier.details.input_length, completion_tokens=carrier.details.generated_tokens)
     return None
 
 
-def _merged(first: _Usage | None, last: _Usage | None) -> _Usage | None:
+def merged(first: Counts | None, last: Counts | None) -> Counts | None:
     """Anthropic: input in the first event, output in the last; the last wins where both speak."""
     if first is None or last is None:
         return last or first
     values = msgspec.structs.asdict(first)
     values.update({name: value for name, value in msgspec.structs.asdict(last).items() if value is not None})
-    return _Usage(**values)
+    return Counts(**values)
 
 
-def _neutral(usage: _Usage | None) -> Usage | None:
-    if usage is None:
+def neutral(found: Counts | None) -> Usage | None:
+    """In the picker's words; `None` where nothing was counted."""
+    if found is None:
         return None
-    details = usage.prompt_tokens_details or usage.input_tokens_details
-    cached = details.cached_tokens if details else usage.cached_tokens
-    tokens = usage.prompt_tokens if usage.prompt_tokens is not None else usage.input_tokens
-    if usage.cache_read_input_tokens is not None:  # Anthropic counts cached and created apart from the input
-        cached = usage.cache_read_input_tokens
-        tokens = (tokens or 0) + cached + (usage.cache_creation_input_tokens or 0)
-    output = usage.completion_tokens if usage.completion_tokens is not None else usage.output_tokens
-    return Usage(_sane(tokens), _sane(output), _sane(cached))
+    details = found.prompt_tokens_details or found.input_tokens_details
+    cached = details.cached_tokens if details else found.cached_tokens
+    tokens = found.prompt_tokens if found.prompt_tokens is not None else found.input_tokens
+    output = found.completion_tokens if found.completion_tokens is not None else found.output_tokens
+    if found.tokens is not None:
+        tokens, output = found.tokens.input_tokens, found.tokens.output_tokens
+    if found.cache_read_input_tokens is not None:  # Anthropic counts cached and created apart from the input
+        cached = found.cache_read_input_tokens
+        tokens = (tokens or 0) + cached + (found.cache_creation_input_tokens or 0)
+    prompt, hits = _sane(tokens), _sane(cached)
+    if prompt is not None and hits is not None and hits > prompt:
+        hits = None
+    return Usage(prompt, _sane(output), hits)
 
 
-def _sane(value: int | None) -> int | None:
-    return value if value is not None and 0 <= value < 2**40 else None
+def _sane(value: float | None) -> int | None:
+    return int(value) if value is not None and 0 <= value < TOKENS_MAX else None

@@ -6,6 +6,10 @@ here. The result is checked by `config.load`, so it can be used as it is.
 
 Source of the document's shape and of both its API groups: llm-d-router,
 apix/config/v1alpha1/endpointpickerconfig_types.go.
+
+    document.py   finds an EndpointPickerConfig in a text, reads its parts
+    draft.py      one conversion in progress
+    plugins.py    what becomes of each plugin
 """
 
 from typing import Any
@@ -31,9 +35,19 @@ class Conversion(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def convert(text: str) -> Conversion:
-    """Convert one EndpointPickerConfig, or a ConfigMap that holds one. Raises `ConversionError`."""
-    draft = Draft(find_document(text))
+def convert(text: str, key: str | None = None) -> Conversion:
+    """Convert one EndpointPickerConfig, or a ConfigMap that holds some: that under `key`, else the first.
+
+    Raises `ConversionError`.
+    """
+    document, others = find_document(text, key)
+    draft = Draft(document)
+    if others:
+        which = "the ConfigMap's first" if key is None else f"the ConfigMap's {key}"
+        draft.note(
+            f"This is {which}; it also holds {', '.join(others)}. The one in use is named by --config-file in the old "
+            "Deployment: take it with --key."
+        )
     draft.read()
     try:
         config.load(yaml.safe_dump(draft.configuration))

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from picker.config import MISSPOKEN_YAML
+
 KIND = "EndpointPickerConfig"
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 
@@ -23,43 +25,68 @@ class Plugin(msgspec.Struct):
     used: bool = False
 
 
-def find_document(text: str) -> dict[str, Any]:
-    """The one document, out of a file or a ConfigMap. Raises `ConversionError`."""
+class Found(msgspec.Struct):
+    """An EndpointPickerConfig, and the key of the ConfigMap that held it."""
+
+    document: dict[str, Any]
+    key: str | None = None
+
+
+def find_document(text: str, key: str | None = None) -> tuple[dict[str, Any], list[str]]:
+    """The document asked for, out of a file or a ConfigMap, and the keys of those passed over.
+
+    A ConfigMap of the peer's chart holds several, of which its picker reads one (`--config-file`). Without `key` it
+    is the first in the file's order. Raises `ConversionError`.
+    """
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as error:
         raise ConversionError(f"not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise ConversionError("nested too deeply to be a configuration") from None
+    except MISSPOKEN_YAML:
+        raise ConversionError("not valid YAML: a value is not what its tag or its look says; quote it") from None
     found = [inner for document in documents for inner in _candidates(document)]
     if not found:
         kinds = ", ".join(str(d.get("kind", "no kind")) if isinstance(d, dict) else type(d).__name__ for d in documents)
         raise ConversionError(f"no {KIND} in it, nor a ConfigMap that holds one (found: {kinds or 'nothing'})")
-    if len(found) > 1:
+    keys = [each.key for each in found if each.key is not None]
+    if key is not None:
+        chosen = [each for each in found if each.key == key]
+        if not chosen:
+            held = f"its keys: {', '.join(keys)}" if keys else "it is no ConfigMap, so leave --key out"
+            raise ConversionError(f"no {KIND} under the key {key!r}; {held}")
+        found = chosen + [each for each in found if each.key not in (key, None)]
+    elif len(found) > len(keys) and len(found) > 1:
         raise ConversionError(f"{len(found)} documents of kind {KIND}: give one at a time")
-    version = found[0].get("apiVersion")
+    if len([each for each in found if each.key == found[0].key]) > 1:
+        raise ConversionError(f"several ConfigMaps have the key {found[0].key!r}: give one at a time")
+    version = found[0].document.get("apiVersion")
     if version not in API_VERSIONS:
         raise ConversionError(f"apiVersion {version!r} is not known; known: {', '.join(API_VERSIONS)}")
-    return found[0]
+    return found[0].document, [each.key for each in found[1:] if each.key is not None]
 
 
-def _candidates(document: Any) -> list[dict[str, Any]]:
-    """The document itself, or what a ConfigMap holds."""
+def _candidates(document: Any) -> list[Found]:
+    """The document itself, or what a ConfigMap holds, in its order. `kubectl get -o yaml` of several is a List."""
     if not isinstance(document, dict):
         return []
     if document.get("kind") == KIND:
-        return [document]
+        return [Found(document)]
+    if document.get("kind") in ("List", "ConfigMapList"):
+        items = document.get("items")
+        return [inner for item in items for inner in _candidates(item)] if isinstance(items, list) else []
     if document.get("kind") != "ConfigMap":
         return []
     found = []
     data = document.get("data")
-    for value in data.values() if isinstance(data, dict) else ():
+    for key, value in data.items() if isinstance(data, dict) else ():
         try:
             inner = yaml.safe_load(value) if isinstance(value, str) else None
-        except (yaml.YAMLError, RecursionError):
+        except (yaml.YAMLError, RecursionError, *MISSPOKEN_YAML):
             continue
         if isinstance(inner, dict) and inner.get("kind") == KIND:
-            found.append(inner)
+            found.append(Found(inner, str(key)))
     return found
 
 

@@ -308,7 +308,26 @@ def _read_label_selector(draft: Draft, plugin: Plugin) -> None:
             draft.set_label("not_in", label, draft.configuration["endpoint_labels"]["not_in"].get(label, refused))
 
 
+def _read_precise_index(draft: Draft, plugin: Plugin) -> None:
+    """Theirs subscribes where it is told; ours asks the engines first."""
+    if plugin.type in COVERED:
+        draft.note(f"{plugin.type}: nothing to set, {COVERED[plugin.type]}.")
+    events = table_at(plugin.parameters, "kvEventsConfig")
+    plugin.parameters.pop("kvEventsConfig", None)
+    port = table_at(events, "podDiscoveryConfig").get("socketPort")
+    endpoint = events.get("zmqEndpoint")
+    others = [f"kv_events.enabled: true and kv_events.port: {5557 if port is None else port}"]
+    if endpoint is not None:
+        others.append(f"kv_events.listen: {endpoint} where engines connect to the picker")
+    draft.note(
+        f"{plugin.type}: engines that answer GET /kv_event_sources are followed by themselves (kv_events.enabled: "
+        f"auto); for others set {', or '.join(others)}."
+    )
+
+
 READERS: Mapping[str, Callable[[Draft, Plugin], None]] = {
+    "precise-prefix-cache-scorer": _read_precise_index,
+    "precise-prefix-cache-producer": _read_precise_index,
     "prefix-cache-affinity-filter": _read_affinity_filter,
     "max-score-picker": _read_max_score_picker,
     "utilization-detector": _read_utilization_detector,

@@ -28,10 +28,7 @@ SCORERS: Mapping[str, tuple[str, str | None]] = {
     "kv-cache-utilization-scorer": ("kv", None),
     "kv-cache-scorer": ("kv", None),
     "prefix-cache-scorer": ("prefix", None),
-    "precise-prefix-cache-scorer": (
-        "prefix",
-        "KV events are not read: the index follows what was sent, sized by what engines report",
-    ),
+    "precise-prefix-cache-scorer": ("prefix", "the index follows engines' KV events, without a tokenizer"),
     "running-requests-size-scorer": ("queue", "running requests are part of the queue and kv costs"),
     "load-aware-scorer": ("queue", "waiting requests are part of the queue cost, without a threshold"),
     "active-request-scorer": ("queue", "requests in flight are part of the queue and kv costs"),
@@ -41,6 +38,7 @@ SCORERS: Mapping[str, tuple[str, str | None]] = {
 
 COVERED: Mapping[str, str] = {
     "approx-prefix-cache-producer": "the prefix index is always there",
+    "precise-prefix-cache-producer": "the index follows engines' KV events, without a tokenizer",
     "inflight-load-producer": "requests and tokens in flight are always counted",
     "single-profile-handler": "",
     "max-score-picker": "",

@@ -2,17 +2,27 @@
 
 To add an engine: a module like `vllm.py` with one `Engine`, a line below, and a recorded page
 in tests/fixtures/engines. Nothing else knows that engines differ.
+
+    mapping.py      reads a page as an engine's description says
+    exposition.py   finds single series in a page
+    excerpt.py      the lines of a page that matter
+    vllm.py         vLLM
+    sglang.py       SGLang
+    trtllm.py       trtllm-serve
+    triton.py       Triton with TensorRT-LLM
+    llamacpp.py     llama.cpp
+    dcgm.py         GPUs, from NVIDIA's DCGM exporter
 """
 
 from picker.engines.exposition import shows
 from picker.engines.llamacpp import LLAMACPP
-from picker.engines.mapping import Engine, Read, names, read
+from picker.engines.mapping import Engine, EngineRead, PageReader, names, read
 from picker.engines.sglang import SGLANG
 from picker.engines.triton import TRITON
 from picker.engines.trtllm import TRTLLM
 from picker.engines.vllm import VLLM
 
-__all__ = ["ENGINES", "Engine", "Read", "engine_named", "names", "read", "recognise"]
+__all__ = ["ENGINES", "Engine", "EngineRead", "PageReader", "engine_named", "names", "read", "recognise"]
 
 ENGINES: dict[str, Engine] = {
     "vllm": VLLM,

@@ -6,7 +6,7 @@ took its place, so the KV cache is unknown on current builds and its absence is 
 
 from types import MappingProxyType
 
-from picker.engines.mapping import Engine, Value
+from picker.engines.mapping import Engine, MetricValue
 
 LLAMACPP = Engine(
     name="llamacpp",
@@ -14,10 +14,10 @@ LLAMACPP = Engine(
     expected=("waiting_requests", "running_requests"),
     readings=MappingProxyType(
         {
-            "waiting_requests": (Value(name=b"llamacpp:requests_deferred"),),
-            "running_requests": (Value(name=b"llamacpp:requests_processing"),),
-            "kv_cache_utilization": (Value(name=b"llamacpp:kv_cache_usage_ratio", reduce="largest"),),
-            "prompt_tokens_total": (Value(name=b"llamacpp:prompt_tokens_total"),),
+            "waiting_requests": (MetricValue(name=b"llamacpp:requests_deferred"),),
+            "running_requests": (MetricValue(name=b"llamacpp:requests_processing"),),
+            "kv_cache_utilization": (MetricValue(name=b"llamacpp:kv_cache_usage_ratio", reduce="largest"),),
+            "prompt_tokens_total": (MetricValue(name=b"llamacpp:prompt_tokens_total"),),
         }
     ),
 )

@@ -4,7 +4,7 @@ An engine is data (`Engine`): for each field of `EngineSample` the readings to t
 The first that the page knows is taken; a field that no reading knows is `None`. So a gauge
 that was renamed is one more reading, and a new engine is one more constant.
 
-    Value       a figure that stands as a series' value
+    MetricValue       a figure that stands as a series' value
     LabelValue  a figure that stands in a label of an info series
     Product     e.g. blocks times tokens a block
     Ratio       e.g. used blocks over all blocks
@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from picker.engines.excerpt import Stems, excerpt, stems_of
 from picker.engines.exposition import Series, find
 from picker.pool.specs import EngineSample
 
@@ -23,11 +24,17 @@ Reduction = Literal["sum", "largest"]
 COUNT_MAX = 1e12
 """Beyond it a count is nonsense: no engine holds a million million tokens."""
 
+ADAPTERS_MAX = 4096
+"""Of one engine; each name is a key wherever adapters are looked up."""
+
+TOLD_BYTES_MAX = 64 * 1024
+"""An excerpt that is longer is not kept to be compared with the next; a vLLM's has 3 KB."""
+
 SHARE_SLACK = 1.1
 """A share may exceed 1 by rounding or overlap and then means 1; beyond this it is nonsense."""
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
+class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
     """The values of a series, reduced to one figure.
 
     `where`: only series whose labels have these values (an absent label is the empty string).
@@ -53,18 +60,18 @@ class LabelValue(msgspec.Struct, frozen=True, kw_only=True):
 class Product(msgspec.Struct, frozen=True):
     """Left times right, known if both are."""
 
-    left: "Value | LabelValue"
-    right: "Value | LabelValue"
+    left: "MetricValue | LabelValue"
+    right: "MetricValue | LabelValue"
 
 
 class Ratio(msgspec.Struct, frozen=True):
     """Left over right, known if both are and right is not 0."""
 
-    left: Value
-    right: Value
+    left: MetricValue
+    right: MetricValue
 
 
-Reading = Value | LabelValue | Product | Ratio
+Reading = MetricValue | LabelValue | Product | Ratio
 
 
 class Lora(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +84,12 @@ class Lora(msgspec.Struct, frozen=True, kw_only=True):
     running_label: str
     waiting_label: str
     max_label: str
+    loaded_name: bytes | None = None
+    """A series for each adapter that is loaded, with or without requests. Its value is 1; 0: it no longer is."""
+    loaded_label: str = ""
+    """Of that series: the adapter's name."""
+    loaded_where: tuple[str, tuple[str, ...]] = ("", ())
+    """Of that series: a label, and its values that mean a slot on the GPU; an absent label means it too."""
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +109,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
 
 
-class Read(msgspec.Struct, frozen=True):
+class EngineRead(msgspec.Struct, frozen=True):
     """What a page said, and which expected fields it did not (to be told once)."""
 
     sample: EngineSample
@@ -108,7 +121,7 @@ SHARES = ("kv_cache_utilization",)
 FIGURES = ("started_at_seconds", "prompt_tokens_total", "prefix_queries_total", "prefix_hits_total")
 
 
-def read(engine: Engine, page: bytes, *, uid: str, now: float) -> Read:
+def read(engine: Engine, page: bytes, *, uid: str, now: float) -> EngineRead:
     """Interpret `page` as `engine`'s. `now`: seconds on the picker's monotonic clock. Never raises."""
     memo: dict[bytes, list[Series]] = {}
     readings = engine.readings
@@ -126,6 +139,7 @@ def read(engine: Engine, page: bytes, *, uid: str, now: float) -> Read:
         engine=engine.name,
         adapters_running=running,
         adapters_waiting=waiting,
+        adapters_loaded=_loaded(engine.lora, page) if engine.lora is not None else None,
         waiting_requests=counts["waiting_requests"],
         running_requests=counts["running_requests"],
         kv_cache_utilization=shares["kv_cache_utilization"],
@@ -138,15 +152,56 @@ def read(engine: Engine, page: bytes, *, uid: str, now: float) -> Read:
         prefix_queries_total=figures["prefix_queries_total"],
         prefix_hits_total=figures["prefix_hits_total"],
     )
-    return Read(sample, tuple(field for field in engine.expected if getattr(sample, field) is None))
+    return EngineRead(sample, tuple(field for field in engine.expected if getattr(sample, field) is None))
+
+
+class PageReader:
+    """Reads one endpoint's pages, one after the other, each as `read` would."""
+
+    def __init__(self, uid: str) -> None:
+        self._uid = uid
+        self._engine: Engine | None = None
+        self._stems: Stems = ()
+        self._told: bytes | None = None
+        """`None`: it is not kept."""
+        self._result: EngineRead | None = None
+
+    def read(self, engine: Engine, page: bytes, *, now: float) -> EngineRead:
+        """Where the page tells what the last one did, as an idle engine's does, it is not interpreted again."""
+        if engine is not self._engine:
+            self._engine, self._result = engine, None
+            self._stems = stems_of(_all_names(engine))
+        told = excerpt(page, self._stems)
+        result = self._result
+        if result is None or told != self._told:
+            result = read(engine, told, uid=self._uid, now=now)
+            self._told = told if len(told) <= TOLD_BYTES_MAX else None
+        else:
+            result = EngineRead(msgspec.structs.replace(result.sample, taken_at_seconds=now), result.missing)
+        self._result = result
+        return result
+
+
+def _all_names(engine: Engine) -> set[bytes]:
+    found = {name for readings in engine.readings.values() for reading in readings for name in _names(reading)}
+    if engine.lora is not None:
+        found.add(engine.lora.name)
+        if engine.lora.loaded_name is not None:
+            found.add(engine.lora.loaded_name)
+    return found
+
+
+def _names(reading: Reading) -> tuple[bytes, ...]:
+    if isinstance(reading, MetricValue | LabelValue):
+        return (reading.name,)
+    return (reading.left.name, reading.right.name)
 
 
 def names(engine: Engine, field: str) -> tuple[str, ...]:
     """The series that `field` is looked for in, for a message that says what is missing."""
     found: list[str] = []
     for reading in engine.readings.get(field, ()):
-        parts = (reading,) if isinstance(reading, Value | LabelValue) else (reading.left, reading.right)
-        found += [part.name.decode() for part in parts if part.name.decode() not in found]
+        found += [name.decode() for name in _names(reading) if name.decode() not in found]
     return tuple(found)
 
 
@@ -160,7 +215,7 @@ def _first(readings: Iterable[Reading], page: bytes, memo: dict[bytes, list[Seri
 
 def _evaluate(reading: Reading, page: bytes, memo: dict[bytes, list[Series]]) -> float | None:
     match reading:
-        case Value(name=name, where=where):
+        case MetricValue(name=name, where=where):
             series = _series(page, name, memo)
             if where:
                 series = [one for one in series if all(one.labels.get(key, "") == wanted for key, wanted in where)]
@@ -233,6 +288,22 @@ def _adapters(lora: Lora, page: bytes) -> tuple[frozenset[str] | None, frozenset
         _listed(newest.get(lora.waiting_label)),
         None if slots is None else int(slots),
     )
+
+
+def _loaded(lora: Lora, page: bytes) -> frozenset[str] | None:
+    """`None`: the engine does not tell. One that tells of none has the family's HELP on its page and no series."""
+    if lora.loaded_name is None:
+        return None
+    found = find(page, lora.loaded_name)
+    if not found:
+        return frozenset() if b"# TYPE " + lora.loaded_name + b" " in page else None
+    label, slots = lora.loaded_where
+    names = (
+        one.labels.get(lora.loaded_label)
+        for one in found
+        if one.value and (not label or one.labels.get(label, "") in ("", *slots))
+    )
+    return frozenset([name for name in names if name][:ADAPTERS_MAX])
 
 
 def _listed(text: str | None) -> frozenset[str] | None:

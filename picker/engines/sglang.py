@@ -11,14 +11,14 @@ Since 0.5.11 the cache's geometry is in gauges; before it stood in `cache_config
 
 from types import MappingProxyType
 
-from picker.engines.mapping import Engine, LabelValue, Product, Reduction, Value
+from picker.engines.mapping import Engine, LabelValue, MetricValue, Product, Reduction
 
 _RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
 _CONFIG = b"sglang:cache_config_info"
 
 
-def _gauge(name: bytes, reduce: Reduction = "sum") -> Value:
-    return Value(name=name, reduce=reduce, where=(("priority", ""),), copies=_RANKS)
+def _gauge(name: bytes, reduce: Reduction = "sum") -> MetricValue:
+    return MetricValue(name=name, reduce=reduce, where=(("priority", ""),), copies=_RANKS)
 
 
 SGLANG = Engine(
@@ -43,10 +43,10 @@ SGLANG = Engine(
                 LabelValue(name=_CONFIG, label="page_size", reduce="largest"),
             ),
             "adapters_max": (_gauge(b"sglang:lora_pool_slots_total"),),
-            "started_at_seconds": (Value(name=b"process_start_time_seconds", reduce="largest"),),
-            "prompt_tokens_total": (Value(name=b"sglang:prompt_tokens_total"),),
-            "prefix_queries_total": (Value(name=b"sglang:prompt_tokens_total"),),
-            "prefix_hits_total": (Value(name=b"sglang:cached_tokens_total"),),
+            "started_at_seconds": (MetricValue(name=b"process_start_time_seconds", reduce="largest"),),
+            "prompt_tokens_total": (MetricValue(name=b"sglang:prompt_tokens_total"),),
+            "prefix_queries_total": (MetricValue(name=b"sglang:prompt_tokens_total"),),
+            "prefix_hits_total": (MetricValue(name=b"sglang:cached_tokens_total"),),
         }
     ),
 )

@@ -9,15 +9,15 @@ reporters that store whole numbers round a fraction to 0.
 
 from types import MappingProxyType
 
-from picker.engines.mapping import Engine, Product, Ratio, Reduction, Value
+from picker.engines.mapping import Engine, MetricValue, Product, Ratio, Reduction
 
 
-def _requests(kind: str) -> Value:
-    return Value(name=b"nv_trt_llm_request_metrics", where=(("request_type", kind),))
+def _requests(kind: str) -> MetricValue:
+    return MetricValue(name=b"nv_trt_llm_request_metrics", where=(("request_type", kind),))
 
 
-def _blocks(kind: str, reduce: Reduction = "sum") -> Value:
-    return Value(name=b"nv_trt_llm_kv_cache_block_metrics", reduce=reduce, where=(("kv_cache_block_type", kind),))
+def _blocks(kind: str, reduce: Reduction = "sum") -> MetricValue:
+    return MetricValue(name=b"nv_trt_llm_kv_cache_block_metrics", reduce=reduce, where=(("kv_cache_block_type", kind),))
 
 
 TRITON = Engine(

@@ -9,10 +9,10 @@ the call takes away from whoever else reads them. So it is never asked for on pu
 
 from types import MappingProxyType
 
-from picker.engines.mapping import Engine, Product, Ratio, Value
+from picker.engines.mapping import Engine, MetricValue, Product, Ratio
 
-_BLOCKS = Value(name=b"trtllm_kv_cache_max_blocks")
-_TOKENS_PER_BLOCK = Value(name=b"trtllm_kv_cache_tokens_per_block", reduce="largest")
+_BLOCKS = MetricValue(name=b"trtllm_kv_cache_max_blocks")
+_TOKENS_PER_BLOCK = MetricValue(name=b"trtllm_kv_cache_tokens_per_block", reduce="largest")
 
 TRTLLM = Engine(
     name="trtllm",
@@ -21,18 +21,18 @@ TRTLLM = Engine(
     expected=("waiting_requests", "running_requests", "kv_cache_utilization", "kv_capacity_tokens"),
     readings=MappingProxyType(
         {
-            "waiting_requests": (Value(name=b"trtllm_num_requests_waiting"),),
-            "running_requests": (Value(name=b"trtllm_num_requests_running"),),
+            "waiting_requests": (MetricValue(name=b"trtllm_num_requests_waiting"),),
+            "running_requests": (MetricValue(name=b"trtllm_num_requests_running"),),
             "kv_cache_utilization": (
-                Value(name=b"trtllm_kv_cache_utilization", reduce="largest"),
-                Ratio(Value(name=b"trtllm_kv_cache_used_blocks"), _BLOCKS),
+                MetricValue(name=b"trtllm_kv_cache_utilization", reduce="largest"),
+                Ratio(MetricValue(name=b"trtllm_kv_cache_used_blocks"), _BLOCKS),
             ),
             "kv_capacity_tokens": (Product(_BLOCKS, _TOKENS_PER_BLOCK),),
             "block_size_tokens": (_TOKENS_PER_BLOCK,),
-            "started_at_seconds": (Value(name=b"process_start_time_seconds", reduce="largest"),),
-            "prompt_tokens_total": (Value(name=b"trtllm_prompt_tokens_total"),),
-            "prefix_queries_total": (Value(name=b"trtllm_prompt_tokens_total"),),
-            "prefix_hits_total": (Value(name=b"trtllm_prompt_cached_tokens_total"),),
+            "started_at_seconds": (MetricValue(name=b"process_start_time_seconds", reduce="largest"),),
+            "prompt_tokens_total": (MetricValue(name=b"trtllm_prompt_tokens_total"),),
+            "prefix_queries_total": (MetricValue(name=b"trtllm_prompt_tokens_total"),),
+            "prefix_hits_total": (MetricValue(name=b"trtllm_prompt_cached_tokens_total"),),
         }
     ),
 )

@@ -10,6 +10,9 @@ is held back until then, and the body is what we send: every byte is echoed, in 
 `ECHO_BYTES_MAX`, with exactly one end flag, on the last, and none where trailers end it.
 In BUFFERED the headers are answered at once, and the destination comes with the body's answer.
 
+A fault of ours costs knowledge, not the request: where reading, deciding or learning fails, `faulted` is told, and the
+request is routed by load. Only where not even that is possible it fails.
+
 Invariants: replies keep the protocol's order (headers, body, trailers, per direction); after an
 `Immediate` nothing is sent; `policy.finish` and `finished` happen exactly once for every exchange
 that made a decision or showed a request; nothing of the prompt outlives the decision.
@@ -19,14 +22,15 @@ from collections.abc import Callable
 from enum import IntEnum, auto
 from typing import Any, Final, NamedTuple, Protocol
 
-from picker.api import Api, find_api, read_body, unparsed
+from picker.admission import OBJECTIVE_HEADERS
+from picker.api import OTHER, Api, Path, find_path, read_body, unparsed
+from picker.api.answers import AnswerReader, Framing, framing_of
 from picker.api.hints import NO_HINTS, HintRules, Hints, InvalidHint, held_id
-from picker.api.paths import OTHER, Path, find_path
+from picker.api.model_name import in_form
 from picker.api.request import MEDIUM_BYTES, InferenceRequest, InvalidBody
-from picker.api.response_id import ResponseIdReader
-from picker.api.usage import UsageReader
+from picker.api.response_id import ResponseIdReader, ids_told
 from picker.config import Limits
-from picker.decision import Decision, Finished, Picked
+from picker.decision import Booking, Decision, Finished, Picked
 from picker.extproc.errors import answer
 from picker.extproc.events import (
     BodyMode,
@@ -55,8 +59,9 @@ from picker.extproc.replies import (
     RouteOnHeaders,
     RouteOnTrailers,
 )
-from picker.flowcontrol.objectives import HEADERS as OBJECTIVE_HEADERS
+from picker.metering import Metering, Told
 from picker.outcomes import Outcome, Shed, Usage
+from picker.rng import Rng
 from picker.scheduling.explanation import header_text
 
 MODE_WAIT_SECONDS: Final = 0.25
@@ -71,36 +76,48 @@ SMALL_CHUNK_BYTES: Final = 4096
 MODEL_CHARS_MAX: Final = 256
 """Of a model's name in the record, which outlives the request."""
 
+NAME_CHARS_MAX: Final = 256
+"""Of a request's id and its objective's name, which outlive it too."""
+
 TRACE_PARENT_CHARS_MAX: Final = 256
 """Version 00 has 55; later ones may append."""
 
 _REMEMBERED_PATHS_MAX: Final = 512
 _REMEMBERED_PATH_CHARS_MAX: Final = 128
 
-_UNKNOWN: Final = Path(OTHER)
-_STORED: Final = ("responses", "conversations")
-"""Names of paths where a POST makes something that its server stores."""
+_POST: Final = {":method": "POST"}
+_UNKNOWN: Final = find_path("")
+_JSON: Final = ("application/json", "text/json", "text/plain")
+_FORMS: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 
 
 class Policy(Protocol):
-    """What the exchange asks of the director, with `now` and `rng` already bound."""
+    """What the exchange asks of the director."""
+
+    explain_header: bool
+    """Whether answers carry their explanation."""
+    stamp_header: str | None
+    """The header by which an engine's KV events tell which request they are of; `None`: none is set."""
+    hint_rules: HintRules | None
+    """Which headers say where a request should go; `None`: none does."""
+
+    metering: Metering
+    """Whose requests they are, and what the proxy is told of them."""
 
     @property
     def limits(self) -> Limits:
         """As configured now."""
 
     @property
-    def hint_rules(self) -> HintRules | None:
-        """Which headers say where a request should go; `None`: none does."""
-
-    @property
-    def explain_header(self) -> bool:
-        """Whether answers carry their explanation."""
+    def models_differ(self) -> bool:
+        """Whether endpoints are known to serve different models, so that a request's model decides."""
 
     def decide(
         self,
         request: InferenceRequest,
         *,
+        now: float,
+        rng: Rng,
         subset: tuple[str, ...] | None,
         objective: str | None,
         first_chunk_visible: bool,
@@ -108,25 +125,37 @@ class Policy(Protocol):
     ) -> Decision:
         """Choose, charge, record."""
 
+    def decide_plainly(self, request: InferenceRequest, *, now: float, subset: tuple[str, ...] | None) -> Decision:
+        """The same where `decide` failed."""
+
     def priority(self, objective: str | None) -> int:
         """Of an objective."""
 
-    def first_token(self, booking: Any) -> None:
-        """The first body chunk of a 2xx streamed answer."""
+    def first_token(self, booking: Booking, now: float) -> None:
+        """The first content of a 2xx streamed answer."""
 
-    def not_streamed(self, booking: Any) -> None:
+    def not_streamed(self, booking: Booking) -> None:
         """The answer does not stream."""
 
-    def answered(self, booking: Any, status: int) -> bool:
+    def answered(self, booking: Booking, status: int, now: float, *, by_proxy: bool) -> bool:
         """Response headers came."""
 
-    def served_by(self, booking: Any, address: str) -> bool:
+    def ended_well(self, booking: Booking, now: float) -> None:
+        """The answer came whole."""
+
+    def abandoned(self, booking: Booking, silent_seconds: float, now: float, *, begun: bool, streams: bool) -> bool:
+        """The client went away before that."""
+
+    def served_by(self, booking: Booking, address: str, now: float) -> bool:
         """The proxy tells who served."""
 
-    def created(self, booking: Any, name: str) -> None:
+    def created(self, booking: Booking, name: str, now: float) -> None:
         """The answer is a response or conversation of this id, stored where it was made."""
 
-    def finish(self, booking: Any, *, reached: bool, usage: Usage | None) -> None:
+    def engine_seconds(self, booking: Booking, usage: Usage) -> float:
+        """How much of its engine's work a request was."""
+
+    def finish(self, booking: Booking, *, reached: bool, usage: Usage | None, content_events: int | None) -> None:
         """The request is over."""
 
 
@@ -170,13 +199,17 @@ class Exchange:
     """One HTTP exchange on one ext_proc stream."""
 
     __slots__ = (
+        "_alive_at",
         "_api",
         "_body",
         "_body_bytes",
         "_booking",
         "_clock",
+        "_counts_events",
         "_decided",
+        "_decision",
         "_explain",
+        "_faulted",
         "_finished",
         "_headers",
         "_hints",
@@ -191,10 +224,12 @@ class Exchange:
         "_request_mode",
         "_response_ended",
         "_response_mode",
+        "_rng",
         "_started_at",
         "_streams",
         "_subset",
         "_success",
+        "_told",
         "deadline_seconds",
         "problem",
     )
@@ -204,15 +239,19 @@ class Exchange:
         policy: Policy,
         *,
         clock: Callable[[], float],
+        rng: Rng,
         finished: Callable[[Finished], None],
         decided: Callable[[Picked, Finished], None],
+        faulted: Callable[[str, Exception], None],
     ) -> None:
-        """`decided` gets every pick, `finished` every end, each at most once."""
+        """`decided` gets every pick, `finished` every end, each at most once; `faulted` every fault, where first."""
         self.problem: Problem | None = None
         self._policy = policy
         self._clock = clock
         self._finished = finished
+        self._rng = rng
         self._decided = decided
+        self._faulted = faulted
         self._phase = _START
         self._started_at = 0.0
         self.deadline_seconds: float | None = None
@@ -229,12 +268,19 @@ class Exchange:
         self._body_bytes = 0
         self._request_ended = False
         self._response_ended = False
-        self._booking: Any = None
+        self._booking: Booking | None = None
+        self._decision: Picked | None = None
+        """Kept where its explanation may be asked for once more."""
+        self._alive_at = 0.0
+        """When the request was sent on, or content last came."""
+        self._counts_events = False
         self._success = False
         self._streams = False
-        self._reader: UsageReader | None = None
+        self._reader: AnswerReader | None = None
         self._ids: ResponseIdReader | None = None
         self._explain: str | None = None
+        self._told: Told | None = None
+        """For the proxy, with the reply to the end of the answer."""
         self._record: Finished | None = None
 
     @property
@@ -266,16 +312,31 @@ class Exchange:
             return []  # the proxy holds the body and its own timeout; nothing of it is here
         if self._record is not None:
             self._record.request_bytes = self._body_bytes
-        size = self._content_length() or self._body_bytes
-        routed = self._decide(unparsed(self._path.name, size))
-        return self._echo_collected(routed)
+        return self._echo_collected(self._decide(self._unread(self._content_length() or self._body_bytes)))
 
     def fail(self) -> list[Reply]:
         """A fault of ours, while handling an event: answer the client if it is not too late."""
-        record = self._record
-        if record is not None and self._phase in (_START, _COLLECTING):
-            return self._reject(500, "the endpoint picker failed on this request", "internal_error", Outcome.FAILED)
-        return []
+        if self._record is None or self._phase not in (_START, _COLLECTING):
+            return []
+        # Before a body, and where the proxy has it and waits for our answer to it, nothing of it can be lost.
+        if self._phase is _START or (self._request_mode == _BUFFERED and self._body_bytes):
+            try:
+                return self._decide(self._unread(self._unread_bytes()), plainly=True)
+            except Exception as error:
+                self._faulted("decision", error)
+        return self._reject(500, "the endpoint picker failed on this request", "internal_error", Outcome.FAILED)
+
+    def give_way(self) -> list[Reply]:
+        """Its memory is needed for others, while the body is awaited."""
+        if self._record is None or self._phase not in (_START, _COLLECTING):
+            return []
+        return self._reject(
+            503,
+            "the endpoint picker has no memory left for a body of this size; try again",
+            "out_of_memory",
+            Outcome.SHED,
+            retry_after=1,
+        )
 
     def close(self) -> None:
         """The stream ended. Everything that is still open is released; the second call does nothing."""
@@ -298,50 +359,67 @@ class Exchange:
         self._request_mode, self._response_mode = event.request_mode, event.response_mode
         self._subset = event.subset
         self._request_ended = event.end_of_stream
-        for name in OBJECTIVE_HEADERS:
-            if name in headers:
-                self._objective = headers[name]
-                break
-        path = headers.get(":path", "")
-        plain = len(path) <= _REMEMBERED_PATH_CHARS_MAX and "?" not in path  # a query is its client's own
-        known, self._path = _remembered_names(path) if plain else _names(path)
-        self._api = known if known is not None and self._readable() else None
-        self._record = Finished(
-            outcome=_ABORTED,
-            path=self._path.name,
-            objective=self._objective,
-            priority=self._policy.priority(self._objective),
-            request_id=headers.get("x-request-id"),
-            trace_parent=headers["traceparent"][:TRACE_PARENT_CHARS_MAX] if "traceparent" in headers else None,
-        )
-        rules = self._policy.hint_rules
-        if rules is not None:
-            try:
-                self._hints = rules.read(headers)
-            except InvalidHint as error:
-                return self._reject(400, str(error), "invalid_header", Outcome.REJECTED)
-        if event.end_of_stream or self._api is None:
-            if known is None and (held := held_id(path)) is not None:
-                self._hints = self._hints._replace(held_id=held)
-            return self._decide(unparsed(self._path.name, self._unread_bytes()))
+        record = self._record = Finished(outcome=_ABORTED, path=OTHER)
+        try:
+            self._read_headers(headers, record)
+        except InvalidHint as error:
+            return self._reject(400, str(error), "invalid_header", Outcome.REJECTED)
+        except Exception as fault:  # another name: mypyc gives one name one type
+            self._faulted("headers", fault)
+        api = self._api
+        if event.end_of_stream or api is None:
+            return self._decide(self._unread(self._unread_bytes()))
         limit = self._policy.limits.request_body_bytes_max
         if (self._content_length() or 0) > limit:
-            return self._too_large()
+            return self._too_large() if api.understood else self._decide(self._unread(self._unread_bytes()))
         self._phase = _COLLECTING
         wait = MODE_WAIT_SECONDS if self._request_mode is None else self._policy.limits.body_wait_seconds
         self.deadline_seconds = self._clock() + wait
         return [ContinueRequestHeaders()] if self._request_mode == _BUFFERED else []
+
+    def _read_headers(self, headers: dict[str, str], record: Finished) -> None:
+        """What they say: the API, an objective, where the request belongs. Raises `InvalidHint`."""
+        if "x-request-id" in headers:
+            record.request_id = headers["x-request-id"][:NAME_CHARS_MAX]
+        if "traceparent" in headers:
+            record.trace_parent = headers["traceparent"][:TRACE_PARENT_CHARS_MAX]
+        path, method = headers.get(":path", ""), headers.get(":method", "POST")
+        plain = len(path) <= _REMEMBERED_PATH_CHARS_MAX and "?" not in path  # a query is its client's own
+        self._path = _remembered_path(path, method) if plain else find_path(path, method)
+        record.path = self._path.name
+        self._api = self._path.api if self._readable() else None
+        for name in OBJECTIVE_HEADERS:
+            if name in headers:
+                self._objective = record.objective = headers[name][:NAME_CHARS_MAX]
+                break
+        record.priority = self._policy.priority(self._objective)
+        record.tenant = self._policy.metering.tenant(headers)
+        rules = self._policy.hint_rules
+        if rules is not None:
+            self._hints = rules.read(headers)
+        if not self._path.api.understood and (held := held_id(path)) is not None:
+            self._hints = self._hints._replace(held_id=held)
 
     def _readable(self) -> bool:
         """Whether a body decides; else the headers must do."""
         headers = self._headers
         if headers.get(":method", "POST") != "POST" or "upgrade" in headers or ":protocol" in headers:
             return False
-        if self._request_mode not in (None, _BUFFERED, _FULL_DUPLEX):
+        mode = self._request_mode
+        if mode is not None and mode != _BUFFERED and mode != _FULL_DUPLEX:
             return False
         if headers.get("content-encoding", "identity") != "identity":
             return False
-        return not headers.get("content-type", "").startswith(("application/grpc", "multipart/"))
+        content_type = headers.get("content-type", "")
+        if self._path.api.understood:
+            return not content_type.startswith(("application/grpc", "multipart/"))
+        if mode is None:
+            return False  # only a prompt is worth waiting for a proxy that does not say whether a body comes
+        if content_type.startswith(_FORMS):  # megabytes for one name: only where it decides
+            return self._policy.models_differ and self._content_length() is not None
+        if self._content_length() is None and not (content_type and self._policy.models_differ):
+            return False  # a stream of one's own may wait for the answer before it ends, or have trailers alone
+        return not content_type or content_type.startswith(_JSON) or "+json" in content_type
 
     def _on_body(self, event: RequestBody, received_at: float) -> list[Reply]:
         if self._request_mode is None:
@@ -350,14 +428,23 @@ class Exchange:
         if event.subset is not None:
             self._subset = event.subset
         self._body_bytes += len(event.data)
-        if self._body_bytes > self._policy.limits.request_body_bytes_max:
-            return self._too_large()
         if event.data:
             self._collect(event.data)
+        if self._body_bytes > self._policy.limits.request_body_bytes_max:
+            return self._overflowed(event.end_of_stream)
         if not event.end_of_stream and self._request_mode == _FULL_DUPLEX:
             return []
         self._request_ended = event.end_of_stream
         return self._decide_on_body(received_at)
+
+    def _overflowed(self, end_of_stream: bool) -> list[Reply]:
+        """More body than is read: refused where it is a prompt, else it goes on unread."""
+        if self._api is not None and self._api.understood:
+            return self._too_large()
+        self._request_ended = end_of_stream
+        if self._record is not None:
+            self._record.request_bytes = self._body_bytes
+        return self._echo_collected(self._decide(self._unread(self._unread_bytes())))
 
     def _collect(self, data: bytes | memoryview) -> None:
         body = self._body
@@ -400,26 +487,49 @@ class Exchange:
         began = self._clock()
         late = began - received_at > self._policy.limits.decision_seconds
         if late or not self._body:
-            return self._echo_collected(self._decide(unparsed(self._api.name, self._body_bytes)))
+            return self._echo_collected(self._decide(self._unread(self._body_bytes)))
         try:
-            request = read_body(self._api, self._body[0] if len(self._body) == 1 else b"".join(self._body))
+            request = self._read(self._body[0] if len(self._body) == 1 else b"".join(self._body))
         except InvalidBody as error:
             return self._reject(400, f"the request body is not valid JSON: {error}", "invalid_json", Outcome.REJECTED)
+        except Exception as fault:
+            self._faulted("body", fault)
+            request = self._unread(self._body_bytes)
         return self._echo_collected(self._decide(request, began))
 
-    def _decide(self, request: InferenceRequest, began: float | None = None) -> list[Reply]:
-        """The reply that routes, or the one that refuses."""
+    def _read(self, body: bytes | memoryview) -> InferenceRequest:
+        """The body as its API has it. Raises `InvalidBody` where that is JSON and this is none."""
+        api = self._api
+        assert api is not None
+        if api.understood:
+            request = read_body(api, body)
+        else:
+            content_type = self._headers.get("content-type", "")
+            if content_type.startswith(_FORMS):
+                request = unparsed(api.name, 0, in_form(content_type, body))
+            else:
+                try:
+                    request = read_body(api, body)
+                except InvalidBody:  # we do not know that it should be JSON: the engine says so
+                    request = unparsed(api.name, 0)
+            request.prompt_bytes = self._unread_bytes(len(body))
+        if request.model is None:
+            request.model = self._path.model
+        return request
+
+    def _unread(self, size: int) -> InferenceRequest:
+        """A request of which only the headers are known, and about how much it carries."""
+        return unparsed(self._path.name, size, self._path.model)
+
+    def _decide(self, request: InferenceRequest, began: float | None = None, *, plainly: bool = False) -> list[Reply]:
+        """The reply that routes, or the one that refuses. `plainly`: after a fault."""
         record = self._record
         assert record is not None
         began = began if began is not None else self._clock()
         self.deadline_seconds = None
-        decision = self._policy.decide(
-            request,
-            subset=self._subset,
-            objective=self._objective,
-            first_chunk_visible=self._response_mode not in (None, _NONE),
-            hints=self._hints,
-        )
+        decision = None if plainly else self._decided_by_rule(request, began)
+        if decision is None:
+            decision = self._policy.decide_plainly(request, now=self._clock(), subset=self._subset)
         record.decision_seconds = self._clock() - began
         record.model = request.model[:MODEL_CHARS_MAX] if request.model is not None else None
         record.streaming = request.stream
@@ -428,18 +538,49 @@ class Exchange:
             return self._reject(
                 status, decision.message, decision.reason_word, outcome, retry_after=decision.retry_after_seconds
             )
-        self._booking = decision.charge
+        self._booking = decision.booking
+        self._alive_at = began
+        self._counts_events = request.stream and (not request.reports_usage or self._policy.metering.estimates)
         record.reason = decision.reason
         record.address, record.endpoint_name = decision.addresses[0], decision.endpoint_name
         record.matched_share, record.cached_share = decision.matched_share, decision.cached_share
         record.predicted_ttft_seconds = decision.predicted_ttft_seconds
         record.prompt_tokens_estimate = round(decision.prompt_tokens) if decision.prompt_tokens is not None else None
         if self._policy.explain_header:
-            self._explain = header_text(decision.explain())
+            self._decision = decision
         on_body = self._phase is _COLLECTING and self._request_mode == _BUFFERED
         self._phase = _ROUTED
-        self._decided(decision, record)
-        return [RouteOnBody(decision.addresses) if on_body else RouteOnHeaders(decision.addresses)]
+        self._subset = None
+        if self._headers.get(":method") == "POST":
+            self._headers = _POST  # all that is asked of them from here on: a long stream keeps no client's words
+        try:
+            self._decided(decision, record)
+        except Exception as error:
+            self._faulted("telemetry", error)
+        stamp = None
+        if decision.session_id is not None and self._policy.stamp_header is not None:
+            stamp = (self._policy.stamp_header, decision.session_id)
+        addresses, why = decision.addresses, self._policy.metering.why(decision.reason)
+        return [RouteOnBody(addresses, stamp, why) if on_body else RouteOnHeaders(addresses, stamp, why)]
+
+    def _decided_by_rule(self, request: InferenceRequest, now: float) -> Decision | None:
+        """`None`: a fault of ours."""
+        stamped = self._policy.stamp_header
+        if stamped is not None and request.session_id is None:
+            request.session_id = self._headers.get(stamped)
+        try:
+            return self._policy.decide(
+                request,
+                now=now,
+                rng=self._rng,
+                subset=self._subset,
+                objective=self._objective,
+                first_chunk_visible=self._response_mode not in (None, _NONE),
+                hints=self._hints,
+            )
+        except Exception as error:
+            self._faulted("decision", error)
+            return None
 
     def _echo_collected(self, routed: list[Reply]) -> list[Reply]:
         """Full-duplex: behind the route, the body that was held back."""
@@ -502,68 +643,97 @@ class Exchange:
             record.status = status
         booking = self._booking
         if booking is not None:
-            if event.served is not None and self._policy.served_by(booking, event.served) and record is not None:
-                record.address, record.endpoint_name = event.served, None
-            if status is not None:
-                self._policy.answered(booking, status)
             self._success = status is not None and 200 <= status < 300
-            content_type = event.headers.get("content-type", "")
-            sse = content_type.startswith("text/event-stream")
-            self._streams = self._success and (sse or (record is not None and record.streaming))
-            if not self._streams:
-                self._policy.not_streamed(booking)
-            if self._success and self._response_mode != _NONE and "content-encoding" not in event.headers:
-                if self._api is not None:
-                    self._reader = UsageReader(sse=sse)
-                if self._creates():
-                    self._ids = ResponseIdReader()
+            try:
+                self._learn_headers(booking, event, status, record)
+            except Exception as error:
+                self._faulted("answer", error)
         if event.end_of_stream:
             self._response_over()
-        return [ContinueResponseHeaders(self._explain)]
+        elif record is not None and booking is not None and self._response_mode in (None, _NONE):
+            self._tell(record)  # its end is not shown
+        told, self._told = self._told, None  # once: a body may come after all, in many pieces
+        return [ContinueResponseHeaders(self._explained(), told)]
 
-    def _creates(self) -> bool:
-        """Whether the answer is something that its server stores, under an id."""
-        return (
-            self._path.name in _STORED
-            and self._hints.held_id is None
-            and self._headers.get(":method", "POST") == "POST"
-        )
+    def _learn_headers(
+        self, booking: Booking, event: ResponseHeaders, status: int | None, record: Finished | None
+    ) -> None:
+        """Who served, with what success, and in what form the answer comes."""
+        policy, headers, now = self._policy, event.headers, self._clock()
+        if event.served is not None:
+            if policy.served_by(booking, event.served, now) and record is not None and record.address != event.served:
+                record.address, record.endpoint_name = event.served, booking.endpoint.spec.name
+            if record is not None:
+                record.served_address = event.served
+        if status is not None:
+            policy.answered(booking, status, now, by_proxy="x-envoy-overloaded" in headers)
+        visible = self._success and self._response_mode != _NONE and "content-encoding" not in headers
+        framing = framing_of(headers.get("content-type", ""), record is not None and record.streaming)
+        self._streams = visible and framing is not Framing.WHOLE
+        if not self._streams:
+            policy.not_streamed(booking)
+        if visible:
+            self._reader = AnswerReader(framing, understood=self._path.api.understood, count_events=self._counts_events)
+            self._ids = ids_told(self._path.name, self._headers.get(":method", "POST"), self._hints.held_id)
+        if self._success and self._response_mode in (None, _NONE):
+            policy.ended_well(booking, now)  # of what is not seen the headers must do
+
+    def _explained(self) -> str | None:
+        """The explanation of the pick, and who served in its place; for a header."""
+        decision, self._decision = self._decision, None
+        if decision is None:
+            return None
+        try:
+            return header_text(decision.explain(), None if self._record is None else self._record.served_address)
+        except Exception as error:
+            self._faulted("explanation", error)
+            return None
 
     def _on_response_body(self, event: ResponseBody, received_at: float) -> list[Reply]:
         data = event.data
         record = self._record
         if data and record is not None:
-            if not record.response_bytes and self._streams:
-                record.ttft_seconds = received_at - self._started_at
-                self._policy.first_token(self._booking)
             record.response_bytes += len(data)
-            if self._reader is not None:
-                self._reader.feed(data)
-            if self._ids is not None:
-                self._look_for_id(self._ids, data)
+            if self._reader is not None or self._ids is not None:
+                try:
+                    self._learn_body(record, data, received_at)
+                except Exception as error:
+                    self._reader = self._ids = None
+                    self._faulted("answer", error)
         if self._response_mode is None:
             self._response_mode = _FULL_DUPLEX if self._request_mode == _FULL_DUPLEX else BodyMode.STREAMED
         ended_before = self._response_ended
         if event.end_of_stream:
             self._response_over()
         if self._response_mode != _FULL_DUPLEX:
-            return [ContinueResponseBody()]
+            return [ContinueResponseBody(self._told)]
         if ended_before:
             return []
         if len(data) <= ECHO_BYTES_MAX:
-            return [EchoResponseBody(data, event.end_of_stream)]
-        return _pieces(EchoResponseBody, data, event.end_of_stream)
+            return [EchoResponseBody(data, event.end_of_stream, self._told)]
+        return _pieces(EchoResponseBody, data, event.end_of_stream, self._told)
 
-    def _look_for_id(self, ids: ResponseIdReader, data: bytes) -> None:
-        name = ids.feed(data)
-        if name is not None:
-            self._policy.created(self._booking, name)
-        if ids.done:
-            self._ids = None
+    def _learn_body(self, record: Finished, data: bytes, received_at: float) -> None:
+        """A piece of an answer: first token, counts, an id."""
+        booking, reader, ids = self._booking, self._reader, self._ids
+        if booking is None:
+            return
+        if reader is not None:
+            began = reader.feed(data)
+            if reader.started:
+                self._alive_at = received_at
+            if began and self._streams:
+                record.ttft_seconds = received_at - self._started_at
+                self._policy.first_token(booking, self._clock())
+        if ids is not None:
+            for name in ids.feed(data):
+                self._policy.created(booking, name, self._clock())
+            if ids.done:
+                self._ids = None
 
     def _on_response_trailers(self, event: ResponseTrailers, received_at: float) -> list[Reply]:
         self._response_over()
-        return [ContinueResponseTrailers()]
+        return [ContinueResponseTrailers(self._told)]
 
     def _response_over(self) -> None:
         self._response_ended = True
@@ -578,59 +748,104 @@ class Exchange:
         assert record is not None
         if record.outcome is not _UNSEEN:
             record.outcome = outcome
-        record.duration_seconds = max(0.0, self._clock() - self._started_at)
+        now = self._clock()
+        record.duration_seconds = max(0.0, now - self._started_at)
         reader, self._reader = self._reader, None
         self._ids = None
         booking, self._booking = self._booking, None
         try:
-            record.usage = reader.usage() if reader is not None else None
-        finally:
             if booking is not None:
-                self._policy.finish(booking, reached=True, usage=record.usage if self._success else None)
-        self._finished(record)
+                self._settle(booking, record, reader, now)
+        except Exception as error:
+            self._faulted("end", error)
+        finally:
+            self._report(record)
 
-    def _unread_bytes(self) -> int:
+    def _settle(self, booking: Booking, record: Finished, reader: AnswerReader | None, now: float) -> None:
+        """What the end of a routed request says of its server, and what its counts teach."""
+        policy = self._policy
+        events: int | None = None
+        try:
+            if reader is not None:
+                record.usage = reader.usage()
+            self._meter(booking, record, reader)
+            whole = record.outcome is _COMPLETED
+            if self._success and whole and reader is not None and not reader.failed:
+                policy.ended_well(booking, now)
+            elif record.outcome is _ABORTED:
+                begun = reader is not None and reader.started
+                silent = now - self._alive_at
+                policy.abandoned(booking, silent, now, begun=begun, streams=record.streaming)
+            if reader is not None and whole and self._counts_events:
+                events = reader.content_events
+        finally:
+            policy.finish(booking, reached=True, usage=record.usage if self._success else None, content_events=events)
+
+    def _meter(self, booking: Booking, record: Finished, reader: AnswerReader | None) -> None:
+        """What is charged for it; the proxy is told."""
+        metering = self._policy.metering
+        usage = record.usage if self._success else None
+        counted = reader.content_events if reader is not None and self._counts_events else None
+        metering.meter(record, usage, prefills=self._path.prefills, content_events=counted)
+        if record.charged is not None:
+            record.engine_seconds = self._policy.engine_seconds(booking, record.charged)
+        self._tell(record)
+
+    def _tell(self, record: Finished) -> None:
+        try:
+            self._told = self._policy.metering.told(record)
+        except Exception as error:
+            self._faulted("telemetry", error)
+
+    def _report(self, record: Finished) -> None:
+        try:
+            self._finished(record)
+        except Exception as error:
+            self._faulted("telemetry", error)
+
+    def _unread_bytes(self, length: int | None = None) -> int:
         """What the prompt in a body that is not read may weigh: uploads of media are no text."""
         if not self._path.prefills:
             return 0
-        length = self._content_length() or 0
+        size = (self._content_length() or 0) if length is None else length
         if not self._headers.get("content-type", "application/json").startswith(("application/json", "text/")):
-            return min(length, MEDIUM_BYTES)
-        known = find_api(self._headers.get(":path", "")) is not None
-        return length if known else min(length, UNREAD_BYTES_MAX)
+            return min(size, MEDIUM_BYTES)
+        return size if self._path.api.understood else min(size, UNREAD_BYTES_MAX)
 
     def _content_length(self) -> int | None:
         text = self._headers.get("content-length", "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
-def _names(path: str) -> tuple[Api | None, Path]:
-    """The API whose body is read at a path, and what the path is called."""
-    known = find_api(path)
-    return known, Path(known.name) if known is not None else find_path(path)
+def _remembered_path(path: str, method: str) -> Path:
+    """What a path is, of those that come again and again."""
+    key = (path, method)
+    found = _paths.get(key)
+    return found if found is not None else remember(_paths, key, find_path(path, method), _REMEMBERED_PATHS_MAX)
 
 
-def _remembered_names(path: str) -> tuple[Api | None, Path]:
-    found = _named.get(path)
-    return found if found is not None else remember(_named, path, _names(path), _REMEMBERED_PATHS_MAX)
-
-
-_named: Final[dict[str, tuple[Api | None, Path]]] = {}
+_paths: Final[dict[tuple[str, str], Path]] = {}
 
 
 _STATUSES: Final = {f"{number:03}": number for number in range(1_000)}
 
 
 def _pieces(
-    kind: type[EchoRequestBody] | type[EchoResponseBody], data: bytes | memoryview, end_of_stream: bool
+    kind: type[EchoRequestBody] | type[EchoResponseBody],
+    data: bytes | memoryview,
+    end_of_stream: bool,
+    told: Told | None = None,
 ) -> list[Reply]:
-    """`data` in pieces of at most `ECHO_BYTES_MAX`, the end flag on the last."""
+    """`data` in pieces of at most `ECHO_BYTES_MAX`, the end flag on the last, and with it what is told."""
     limit = ECHO_BYTES_MAX
     if len(data) <= limit:
-        return [kind(data, end_of_stream)]
+        return [kind(data, end_of_stream, told)]
     last = (len(data) - 1) // limit * limit
     view = memoryview(data)  # not copied before the socket
-    return [kind(view[at : at + limit], end_of_stream and at == last) for at in range(0, len(data), limit)]
+    return [
+        kind(view[at : at + limit], end_of_stream and at == last, told if at == last else None)
+        for at in range(0, len(data), limit)
+    ]
 
 
 _Handler = Callable[[Exchange, Any, float], list[Reply]]

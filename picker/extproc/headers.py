@@ -2,30 +2,28 @@
 
 They are read in the one order in which proxies write them; any other shape is protobuf's to read (`wire.py`).
 Headers that come again and again are remembered by their bytes. The compiled build reads all of a
-message's in one call and remembers nothing (`scan.c`), to the same values.
+message's in one call and remembers nothing (`_headers.c`), to the same values.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 from picker.extproc.remembered import remember
+from picker.kernels import kernel
 
 Found = tuple[dict[str, str], int]
 """The wanted headers, of several of a name the first; where they end, negative where the stream ends with them."""
 
-_scan: Callable[[bytes, tuple[str, ...]], Found | None] | None
-try:
-    from picker.extproc import scan
-except ImportError:  # the interpreted build
-    _scan = None
-else:
-    _scan = scan.headers
-SCAN: Final[Callable[[bytes, tuple[str, ...]], Found | None] | None] = _scan
+SCAN: Final[Callable[[bytes, tuple[str, ...]], Found | None] | None] = getattr(
+    kernel("picker.extproc._headers"), "headers", None
+)
 
+HEADERS_MAX: Final = 4096
+"""Of one message, by both builds and by protobuf (also in `_headers.c`); Envoy's own default is 100."""
 _PAIRS_MAX: Final = 1024
 """Headers remembered by their bytes, at most."""
 _PAIR_BYTES_MAX: Final = 0x7F + 2
-"""Of those: their length is written in one byte."""
+"""Bytes of the longest header that is remembered: its length is written in one byte."""
 _REPEATED: Final = frozenset(
     name.encode()
     for name in (
@@ -37,7 +35,7 @@ _REPEATED: Final = frozenset(
 """Headers that come with the same value again and again, and are nobody's secret; but a path's query may be one."""
 
 
-class Names:
+class HeaderNames:
     """Which headers are read, and whole headers that came before: `(name, value)`, no name where it is not read."""
 
     __slots__ = ("by_bytes", "seen", "wanted")
@@ -49,12 +47,12 @@ class Names:
         self.seen: dict[bytes, tuple[str, str]] = {}
 
 
-def read_headers(message: bytes, names: Names) -> Found | None:
+def read_headers(message: bytes, names: HeaderNames) -> Found | None:
     """HttpHeaders, a message's first field. `None`: not in the usual shape."""
     return by_pair(message, names) if SCAN is None else SCAN(message, names.wanted)
 
 
-def by_pair(message: bytes, names: Names) -> Found | None:
+def by_pair(message: bytes, names: HeaderNames) -> Found | None:
     """The same in Python: HttpHeaders{headers = 1{repeated 1{key = 1, raw_value = 3}}, end_of_stream = 3}."""
     found: dict[str, str] = {}
     try:
@@ -77,7 +75,7 @@ def length(message: bytes, at: int) -> tuple[int, int]:
     raise IndexError
 
 
-def _pairs(message: bytes, names: Names, found: dict[str, str]) -> int | None:
+def _pairs(message: bytes, names: HeaderNames, found: dict[str, str]) -> int | None:
     size, at = (message[1], 2) if message[1] < 0x80 else length(message, 1)
     end = at + size
     if message[at] != 0x0A or end > len(message):
@@ -91,7 +89,11 @@ def _pairs(message: bytes, names: Names, found: dict[str, str]) -> int | None:
     else:
         return None
     seen = names.seen
+    count = 0
     while at < stop:
+        count += 1
+        if count > HEADERS_MAX:
+            return None
         following = at + 2 + message[at + 1]
         known = seen.get(message[at:following])
         if known is None:
@@ -106,7 +108,7 @@ def _pairs(message: bytes, names: Names, found: dict[str, str]) -> int | None:
     return signed_end if at == stop else None
 
 
-def _pair(message: bytes, at: int, names: Names, found: dict[str, str]) -> int:
+def _pair(message: bytes, at: int, names: HeaderNames, found: dict[str, str]) -> int:
     """One header, read byte by byte. Returns where the next one begins, negative for an unusual shape."""
     begin = at
     if message[at] != 0x0A:

@@ -1,4 +1,4 @@
-"""What comes again and again, remembered by its key. It is few things, so one too many forgets them all."""
+"""A small memory for values that come again and again. When it is full it is emptied, as that is rare and cheap."""
 
 from typing import TypeVar
 

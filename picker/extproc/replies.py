@@ -1,33 +1,45 @@
-"""What we tell the proxy, as values. The exchange makes them, the wire encodes them."""
+"""What we tell the proxy, as values. The exchange makes them, the wire encodes them.
+
+`told`: dynamic metadata beside the answer, where configuration asks for it.
+"""
 
 from typing import Final
 
 from picker.extproc.value import Value
+from picker.metering import Told
 
 ECHO_BYTES_MAX: Final = 62_000
 """Largest piece of body in one reply: proxies cap near 64 KB (docs/decisions/0003)."""
 
 
+Stamp = tuple[str, str]
+"""A header for the engine, in lower case, and its value: which request this is, for its KV events."""
+
+
 class RouteOnHeaders(Value):
     """Answer to the request's headers: this destination. Header and metadata are equal by construction."""
 
-    __slots__ = ("addresses",)
+    __slots__ = ("addresses", "stamp", "told")
 
-    def __init__(self, addresses: tuple[str, ...]) -> None:
+    def __init__(self, addresses: tuple[str, ...], stamp: Stamp | None = None, told: Told | None = None) -> None:
         self.addresses = addresses
+        self.stamp = stamp
+        self.told = told
 
 
 class RouteOnBody(Value):
     """The same, as the answer to a buffered body."""
 
-    __slots__ = ("addresses",)
+    __slots__ = ("addresses", "stamp", "told")
 
-    def __init__(self, addresses: tuple[str, ...]) -> None:
+    def __init__(self, addresses: tuple[str, ...], stamp: Stamp | None = None, told: Told | None = None) -> None:
         self.addresses = addresses
+        self.stamp = stamp
+        self.told = told
 
 
 class RouteOnTrailers(Value):
-    """The same where trailers end a buffered request without a body: by metadata alone (override_host)."""
+    """Route a buffered request without a body, which trailers end: by metadata alone (override_host)."""
 
     __slots__ = ("addresses",)
 
@@ -50,11 +62,12 @@ class ContinueRequestBody(Value):
 class EchoRequestBody(Value):
     """Full-duplex: the body is what we send. At most `ECHO_BYTES_MAX`."""
 
-    __slots__ = ("data", "end_of_stream")
+    __slots__ = ("data", "end_of_stream", "told")
 
-    def __init__(self, data: bytes | memoryview, end_of_stream: bool) -> None:
+    def __init__(self, data: bytes | memoryview, end_of_stream: bool, told: Told | None = None) -> None:
         self.data = data
         self.end_of_stream = end_of_stream
+        self.told = told
 
 
 class ContinueRequestTrailers(Value):
@@ -66,32 +79,40 @@ class ContinueRequestTrailers(Value):
 class ContinueResponseHeaders(Value):
     """Go on, headers unchanged but for our own (`x-picker-explain`, where configured)."""
 
-    __slots__ = ("explain",)
+    __slots__ = ("explain", "told")
 
-    def __init__(self, explain: str | None = None) -> None:
+    def __init__(self, explain: str | None = None, told: Told | None = None) -> None:
         self.explain = explain
+        self.told = told
 
 
 class ContinueResponseBody(Value):
     """Go on, body unchanged (not full-duplex)."""
 
-    __slots__ = ()
+    __slots__ = ("told",)
+
+    def __init__(self, told: Told | None = None) -> None:
+        self.told = told
 
 
 class EchoResponseBody(Value):
     """Full-duplex: the body is what we send. At most `ECHO_BYTES_MAX`."""
 
-    __slots__ = ("data", "end_of_stream")
+    __slots__ = ("data", "end_of_stream", "told")
 
-    def __init__(self, data: bytes | memoryview, end_of_stream: bool) -> None:
+    def __init__(self, data: bytes | memoryview, end_of_stream: bool, told: Told | None = None) -> None:
         self.data = data
         self.end_of_stream = end_of_stream
+        self.told = told
 
 
 class ContinueResponseTrailers(Value):
     """Go on, trailers unchanged."""
 
-    __slots__ = ()
+    __slots__ = ("told",)
+
+    def __init__(self, told: Told | None = None) -> None:
+        self.told = told
 
 
 class Immediate(Value):

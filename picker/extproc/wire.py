@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from picker.extproc.crumbs import BESIDE_BYTES_MAX, too_much_beside_a_body
 from picker.extproc.events import (
     Event,
     Malformed,
@@ -22,7 +23,7 @@ from picker.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from picker.extproc.headers import Names, length, read_headers
+from picker.extproc.headers import HEADERS_MAX, HeaderNames, length, read_headers
 from picker.extproc.remembered import remember
 from picker.extproc.replies import (
     ContinueRequestBody,
@@ -38,8 +39,10 @@ from picker.extproc.replies import (
     RouteOnBody,
     RouteOnHeaders,
     RouteOnTrailers,
+    Stamp,
 )
 from picker.generated import ext_proc_pb2 as pb
+from picker.metering import FAIRNESS_HEADERS, Told
 
 DESTINATION: Final = "x-gateway-destination-endpoint"
 """Endpoint Picker Protocol: the header, and the key below `METADATA_NAMESPACE`."""
@@ -63,9 +66,10 @@ REQUEST_HEADERS_READ: Final = frozenset(
         "traceparent",
         "x-gateway-inference-objective",
         "x-llm-d-inference-objective",
+        *FAIRNESS_HEADERS,
     }
 )
-RESPONSE_HEADERS_READ: Final = frozenset({":status", "content-type", "content-encoding"})
+RESPONSE_HEADERS_READ: Final = frozenset({":status", "content-type", "content-encoding", "x-envoy-overloaded"})
 
 _parse: Final = pb.ProcessingRequest.FromString
 
@@ -82,6 +86,8 @@ _VIEW_BYTES_MIN: Final = 16_384
 _REST_BYTES_MAX: Final = 512
 _RESTS_MAX: Final = 1024
 """What stands beside a message's content is remembered by its bytes up to this length, so many at most."""
+_TOO_MANY_HEADERS: Final = Malformed(f"more than {HEADERS_MAX:,} headers")
+_TOO_MUCH: Final = Malformed(f"more than {BESIDE_BYTES_MAX:,} bytes beside a body")
 
 
 class _Rest:
@@ -102,7 +108,7 @@ def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> Event:
     """One message of the proxy. `also_read`: more request headers that configuration asks for.
 
     The four messages that every exchange is made of are read field by field, in the one order in which proxies
-    write them; any other shape goes to protobuf's own parser, which is dearer and copies a body twice.
+    write them; any other shape goes to protobuf's own parser, which costs more and copies a body twice.
     """
     event: Event | None = None
     try:
@@ -115,11 +121,13 @@ def decode(message: bytes, *, also_read: frozenset[str] = frozenset()) -> Event:
             event = _response_headers(message)
     except IndexError:
         pass  # cut short
-    return event if event is not None else _decode_any(message, also_read)
+    return event if event is not None else decode_any(message, also_read)
 
 
-def _decode_any(message: bytes, also_read: frozenset[str]) -> Event:
-    """A message of any shape."""
+def decode_any(message: bytes, also_read: frozenset[str]) -> Event:
+    """A message of any shape, by protobuf's own parser."""
+    if too_much_beside_a_body(message):
+        return _TOO_MUCH
     try:
         parsed = _parse(message)
     except DecodeError:
@@ -133,10 +141,14 @@ def _decode_any(message: bytes, also_read: frozenset[str]) -> Event:
         return RequestBody(body.body, body.end_of_stream, _subset(parsed))
     if which == "request_headers":
         part = parsed.request_headers
+        if len(part.headers.headers) > HEADERS_MAX:
+            return _TOO_MANY_HEADERS
         headers = _headers(part.headers.headers, REQUEST_HEADERS_READ | also_read)
         return RequestHeaders(headers, part.end_of_stream, *_modes(parsed), _subset(parsed))
     if which == "response_headers":
         part = parsed.response_headers
+        if len(part.headers.headers) > HEADERS_MAX:
+            return _TOO_MANY_HEADERS
         headers = _headers(part.headers.headers, RESPONSE_HEADERS_READ)
         return ResponseHeaders(headers, part.end_of_stream, _served(parsed), *_modes(parsed))
     if which == "request_trailers":
@@ -179,7 +191,7 @@ def _body(message: bytes, kind: int) -> RequestBody | ResponseBody | None:
     return RequestBody(data, last, rest.subset)
 
 
-def _request_headers(message: bytes, names: Names) -> RequestHeaders | None:
+def _request_headers(message: bytes, names: HeaderNames) -> RequestHeaders | None:
     read = read_headers(message, names)
     if read is None:
         return None
@@ -206,6 +218,8 @@ def _rest_of(message: bytes, at: int) -> _Rest | None:
     left = len(message) - at
     if left <= 0:
         return _NO_REST if left == 0 else None
+    if left > BESIDE_BYTES_MAX:
+        return None
     if left == 2 and message[at] == _METADATA_CONTEXT and message[at + 1] == 0:
         return _NO_REST  # empty metadata: what Envoy puts behind most messages
     rest = message[at:]
@@ -232,12 +246,12 @@ _NO_REST: Final = _Rest(None, None, None, None)
 
 
 @lru_cache(maxsize=8)
-def _wanted(also_read: frozenset[str]) -> Names:
-    return Names(REQUEST_HEADERS_READ | also_read)
+def _wanted(also_read: frozenset[str]) -> HeaderNames:
+    return HeaderNames(REQUEST_HEADERS_READ | also_read)
 
 
-_REQUEST_NAMES: Final = Names(REQUEST_HEADERS_READ)
-_RESPONSE_NAMES: Final = Names(RESPONSE_HEADERS_READ)
+_REQUEST_NAMES: Final = HeaderNames(REQUEST_HEADERS_READ)
+_RESPONSE_NAMES: Final = HeaderNames(RESPONSE_HEADERS_READ)
 
 
 Encoded = tuple[bytes, bytes | memoryview]
@@ -247,20 +261,51 @@ Encoded = tuple[bytes, bytes | memoryview]
 def encode(reply: Reply) -> Encoded:
     """One message for the proxy."""
     if isinstance(reply, EchoResponseBody):
-        return _echo_head(_RESPONSE_BODY, len(reply.data), reply.end_of_stream), reply.data
+        head = _echo_head(_RESPONSE_BODY, len(reply.data), reply.end_of_stream)
+        return head if reply.told is None else _metadata(reply.told) + head, reply.data
     if isinstance(reply, EchoRequestBody):
         return _echo_head(_REQUEST_BODY, len(reply.data), reply.end_of_stream), reply.data
     if isinstance(reply, RouteOnHeaders):
-        return _route(reply.addresses, "request_headers")
+        if reply.stamp is not None:
+            return _stamped(reply.addresses, "request_headers", reply.told, reply.stamp)
+        return _route(reply.addresses, "request_headers", reply.told)
     if isinstance(reply, ContinueResponseHeaders):
-        return _CONTINUE_RESPONSE if reply.explain is None else _explained(reply.explain)
+        encoded = _CONTINUE_RESPONSE if reply.explain is None else _explained(reply.explain)
+        return encoded if reply.told is None else _telling(reply.told, encoded)
     if isinstance(reply, RouteOnBody):
-        return _route(reply.addresses, "request_body")
+        if reply.stamp is not None:
+            return _stamped(reply.addresses, "request_body", reply.told, reply.stamp)
+        return _route(reply.addresses, "request_body", reply.told)
     if isinstance(reply, RouteOnTrailers):
-        return _route(reply.addresses, "request_trailers")
+        return _route(reply.addresses, "request_trailers", None)
     if isinstance(reply, Immediate):
         return _immediate(reply), b""
-    return _CONSTANT[type(reply)]
+    encoded = _CONSTANT[type(reply)]
+    if isinstance(reply, ContinueResponseBody | ContinueResponseTrailers) and reply.told is not None:
+        return _telling(reply.told, encoded)
+    return encoded
+
+
+def _telling(told: Told, encoded: Encoded) -> Encoded:
+    """Fields may stand in any order: what is told goes first, so that a body stays the last."""
+    return _metadata(told) + encoded[0], encoded[1]
+
+
+def _metadata(told: Told) -> bytes:
+    """ProcessingResponse.dynamic_metadata alone."""
+    answer = pb.ProcessingResponse()
+    answer.dynamic_metadata.update(_struct(told))
+    return answer.SerializeToString()
+
+
+def _struct(told: Told) -> dict[str, dict[str, str | float]]:
+    """Texts of clients may be no UTF-8, which protobuf's strings must be."""
+    namespace, pairs = told
+    return {
+        namespace: {
+            key: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value for key, value in pairs
+        }
+    }
 
 
 def _explained(text: str) -> Encoded:
@@ -330,8 +375,8 @@ def _set_header(mutation: Any, name: str, value: str) -> None:
     option.header.raw_value = value.encode("ascii", "replace")
 
 
-def _route(addresses: tuple[str, ...], field: str) -> Encoded:
-    key = (addresses, field)
+def _route(addresses: tuple[str, ...], field: str, told: Told | None) -> Encoded:
+    key = (addresses, field, told)
     known = _routes.get(key)
     if known is not None:
         return known
@@ -341,8 +386,28 @@ def _route(addresses: tuple[str, ...], field: str) -> Encoded:
     part.SetInParent()
     if field != "request_trailers":  # the request's headers are no longer ours to change there
         _set_header(part.response.header_mutation, DESTINATION, value)
+    if told is not None:
+        answer.dynamic_metadata.update(_struct(told))
     answer.dynamic_metadata.update({METADATA_NAMESPACE: {DESTINATION: value}})
     return remember(_routes, key, (answer.SerializeToString(), b""), _ANSWERS_MAX)
+
+
+def _stamped(addresses: tuple[str, ...], field: str, told: Told | None, stamp: Stamp) -> Encoded:
+    """A route that sets one header more. Values of one length have all else in common, which is encoded once."""
+    name, value = stamp
+    key = (addresses, field, told, name, len(value))
+    known = _stamps.get(key)
+    if known is None:
+        answer = pb.ProcessingResponse.FromString(_route(addresses, field, told)[0])
+        blank = "\x01" * len(value)  # stands nowhere else, once it is long enough
+        short = len(value) < _STAMP_CHARS_MIN
+        _set_header(getattr(answer, field).response.header_mutation, name, value if short else blank)
+        encoded = answer.SerializeToString()
+        if short:
+            return encoded, b""
+        head, _, tail = encoded.partition(blank.encode())
+        known = remember(_stamps, key, (head, tail), _ANSWERS_MAX)
+    return value.encode("ascii", "replace").join(known), b""
 
 
 def _immediate(reply: Immediate) -> bytes:
@@ -375,7 +440,9 @@ _CONSTANT: Final[dict[type, Encoded]] = {
 
 _ANSWERS_MAX: Final = 4096
 """Encoded answers remembered, of each sort."""
-_routes: Final[dict[tuple[tuple[str, ...], str], Encoded]] = {}
+_routes: Final[dict[tuple[tuple[str, ...], str, Told | None], Encoded]] = {}
+_STAMP_CHARS_MIN: Final = 12
+_stamps: Final[dict[tuple[tuple[str, ...], str, Told | None, str, int], tuple[bytes, bytes]]] = {}
 _echo_heads: Final[dict[int, bytes]] = {}
 """By size and field, negative with the end flag."""
 

@@ -37,8 +37,10 @@ class ModelLists:
             self._turn(self._slots_by_model, slot, self._models.get(slot, _NOTHING), models)
             self._models[slot] = models
         adapters = sample.adapters or _NOTHING
-        if sample.adapters_running or sample.adapters_waiting:
-            adapters = adapters.union(sample.adapters_running or (), sample.adapters_waiting or ())
+        if sample.adapters_running or sample.adapters_waiting or sample.adapters_loaded:
+            adapters = adapters.union(
+                sample.adapters_running or (), sample.adapters_waiting or (), sample.adapters_loaded or ()
+            )
         known = self._adapters.get(slot, _NOTHING)
         if adapters is not known and adapters != known:
             self._turn(self._slots_by_adapter, slot, known, adapters)
@@ -51,14 +53,23 @@ class ModelLists:
         self._turn(self._slots_by_model, slot, self._models.pop(slot, _NOTHING), _NOTHING)
         self._turn(self._slots_by_adapter, slot, self._adapters.pop(slot, _NOTHING), _NOTHING)
 
+    def lists(self, model: str) -> bool:
+        """Whether any endpoint lists it, as a model or an adapter."""
+        return model in self._slots_by_model or model in self._slots_by_adapter
+
     def is_adapter(self, model: str | None) -> TypeGuard[str]:
         """Whether any endpoint knows it as an adapter."""
         return model in self._slots_by_adapter
 
-    def serving(self, model: str | None, snapshot: Snapshot) -> Mask | None:
-        """Who may be asked for a model: those that list it and those whose list is unknown.
+    @property
+    def differ(self) -> bool:
+        """Whether some endpoint lists a model that another, whose list is known, does not."""
+        return any(self._told & ~slots for slots in self._slots_by_model.values())
 
-        `None`: everybody, as nobody lists it (the engine will say so), or everybody does.
+    def serving(self, model: str | None, snapshot: Snapshot) -> Mask | None:
+        """The slots that may be asked for a model: those that list it and those whose list is unknown.
+
+        `None`: all slots, because none of them lists it (the engine will refuse it), or all of them do.
         """
         serving = self._slots_by_model.get(model) if model is not None else None
         if not serving or not self._told & ~serving:

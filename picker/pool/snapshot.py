@@ -1,7 +1,9 @@
 """The pool at one moment, as a value: what a decision sees of the world.
 
 Columns have one value a slot (`width` of them). A slot without an endpoint is not `ready`.
-Unknown is NaN in a column: comparisons with it are false, so unknown is neither idle nor full.
+Unknown is NaN in a column: comparisons with it are false, so unknown is neither idle nor full. In
+the columns that enter sums (`foreign_requests`, `reported_context_tokens`, `capacity_tokens`) unknown
+counts as the mean of those that are known; where nobody's is known nothing is added.
 """
 
 from functools import lru_cache
@@ -23,6 +25,8 @@ class Snapshot:
         "by_address",
         "by_host",
         "capacity_tokens",
+        "changed_slots",
+        "changes",
         "endpoints",
         "foreign_requests",
         "fresh_mask",
@@ -39,29 +43,39 @@ class Snapshot:
     )
 
     endpoints: tuple[Endpoint | None, ...]
-    """By slot."""
+    """The endpoint of each slot."""
     ready_mask: Mask
     ready_bits: int
-    """The same as a bitmask, for the prefix index."""
+    """The ready slots as a bitmask, for the prefix index."""
     ready_count: int
     waiting_requests: Column
     kv_cache_utilization: Column
     foreign_requests: Column | None
-    """Waiting requests that are not ours; 0 where stale or unknown, as then nothing is added. `None`: none anywhere."""
+    """Waiting requests that are not ours; the mean of the known where stale or unknown. `None`: none anywhere."""
     reported_context_tokens: Column
-    """kv_cache_utilization x capacity; 0 where stale or unknown: it only ever raises our own count."""
+    """kv_cache_utilization x capacity; the mean of the known where stale or unknown. It only ever raises our own count.
+
+    An endpoint that is not read any more is at least as full as it was, in the proportion of our
+    requests of then that are still in flight: to fall silent makes nobody attractive.
+    """
     capacity_tokens: Column
+    """The mean of the known where unknown; where nobody's is known the configured one."""
     by_address: dict[str, Endpoint]
-    by_host: dict[str, tuple[Endpoint, ...]]
+    by_host: dict[str, list[Endpoint]]
     synced: bool
     fresh_mask: Mask
-    """Whose last reading is recent enough to count."""
+    """The slots whose last reading is recent enough to count."""
     gpu_utilization: Column | None
     """`None` where no endpoint ever reported any."""
     label_masks: dict[str, Mask | None]
-    """What label selectors came to, by their text: kept as long as nobody joins, leaves or is relabelled."""
+    """What label selectors came to, by their text: kept until an endpoint joins, leaves or is relabelled."""
     width: int
     """Slots, with and without an endpoint."""
+    changed_slots: list[int]
+    """One after the other, where snapshots differed from the one that began this list. All that come of that one
+    share the list, and the datastore goes on with it."""
+    changes: int
+    """So many of these are in this one."""
 
     def __init__(
         self,
@@ -76,12 +90,14 @@ class Snapshot:
         reported_context_tokens: Column,
         capacity_tokens: Column,
         by_address: dict[str, Endpoint],
-        by_host: dict[str, tuple[Endpoint, ...]],
+        by_host: dict[str, list[Endpoint]],
         synced: bool,
         fresh_mask: Mask,
         gpu_utilization: Column | None,
         label_masks: dict[str, Mask | None],
         width: int,
+        changed_slots: list[int],
+        changes: int,
     ) -> None:
         self.endpoints = endpoints
         self.ready_mask = ready_mask
@@ -99,6 +115,14 @@ class Snapshot:
         self.gpu_utilization = gpu_utilization
         self.label_masks = label_masks
         self.width = width
+        self.changed_slots = changed_slots
+        self.changes = changes
+
+    def slots_since(self, before: "Snapshot | None") -> list[int] | None:
+        """The slots whose columns differ from those of `before`; `None`: any may."""
+        if before is None or before.changed_slots is not self.changed_slots or before.changes > self.changes:
+            return None
+        return self.changed_slots[before.changes : self.changes]
 
 
 def bits_to_mask(bits: int, width: int) -> Mask:

@@ -18,7 +18,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     `uid` tells a re-created endpoint from the old one at the same address: a Kubernetes
     source uses `<pod uid>/<port>`, a static source the address itself.
     `engine` and `metrics_url` override what configuration and recognition would say. `node` is
-    the address of the machine it runs on, where the source knows it (GPU exporters listen there).
+    the address of the machine it runs on, where the source knows it (GPU exporters listen there). `aliases` are
+    further addresses of the same server (dual stack): it is found by them, and never named by one.
     """
 
     address: str
@@ -29,6 +30,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     engine: str | None = None
     metrics_url: str | None = None
     node: str | None = None
+    aliases: tuple[str, ...] = ()
 
 
 class EngineSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +57,7 @@ class EngineSample(msgspec.Struct, frozen=True, kw_only=True):
     adapters_max: int | None = None
     adapters_running: frozenset[str] | None = None
     adapters_waiting: frozenset[str] | None = None
+    adapters_loaded: frozenset[str] | None = None
     models: frozenset[str] | None = None
     adapters: frozenset[str] | None = None
     gpu_utilization: float | None = None

@@ -9,7 +9,7 @@ called like another tenant's salt, or `("ab", "c")` and `("a", "bc")`, never mee
 xxh3 is no cryptographic hash: a client who searches for collisions can misroute requests of its
 own model and salt, nothing more; no content is ever served from the index.
 
-The compiled build hashes a whole prompt in one call (`chain.c`), to the same values.
+The compiled build hashes a whole prompt in one call (`_blocks.c`), to the same values.
 """
 
 from array import array
@@ -19,22 +19,33 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
+from picker.kernels import kernel
+
 Text = bytes | memoryview
 
-_links: Callable[[int, list[Text]], bytes] | None
-try:
-    from picker.prefix import chain
-except ImportError:  # the interpreted build
-    _links = None
-else:
-    _links = chain.links
+_links: Final[Callable[[int, list[Text]], bytes] | None] = getattr(kernel("picker.prefix._blocks"), "links", None)
 
 BLOCK_BYTES: Final = 1024
 
 
-@lru_cache(maxsize=1024)
+REMEMBERED_CHARS_MAX: Final = 256
+"""Of a model's name and a salt whose seed is remembered: longer ones are hashed each time, and kept nowhere."""
+
+
 def chain_seed(model: str | None, cache_salt: str | None) -> int:
     """Where the chain starts. `None` and `""` differ."""
+    long = (model is not None and len(model) > REMEMBERED_CHARS_MAX) or (
+        cache_salt is not None and len(cache_salt) > REMEMBERED_CHARS_MAX
+    )
+    return _seed(model, cache_salt) if long else _remembered_seed(model, cache_salt)
+
+
+@lru_cache(maxsize=1024)
+def _remembered_seed(model: str | None, cache_salt: str | None) -> int:
+    return _seed(model, cache_salt)
+
+
+def _seed(model: str | None, cache_salt: str | None) -> int:
     parts = []
     for tag, value in ((b"m", model), (b"s", cache_salt)):
         if value is None:

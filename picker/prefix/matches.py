@@ -2,8 +2,10 @@
 
 from typing import Final, NamedTuple
 
+from picker.prefix.nodes import Node
 
-class Shared(NamedTuple):
+
+class SharedStretch(NamedTuple):
     """A place where prompts part: everything above it is a prefix that many share."""
 
     blocks: int
@@ -24,7 +26,7 @@ class Match:
 
     __slots__ = ("blocks", "shared", "steps")
 
-    def __init__(self, steps: tuple[tuple[int, int], ...], shared: tuple[Shared, ...], blocks: int) -> None:
+    def __init__(self, steps: tuple[tuple[int, int], ...], shared: tuple[SharedStretch, ...], blocks: int) -> None:
         self.steps = steps
         self.shared = shared
         self.blocks = blocks
@@ -41,14 +43,32 @@ class Match:
 
 
 class Recorded:
-    """What one `record` added, so that it can be withdrawn."""
+    """What one `record` added, so that it can be withdrawn, or told to others.
 
-    __slots__ = ("held_before", "slot", "tick")
+    `node`: the last of the chain. `known_before`: how much of it any slot held. `told`: what was held of it
+    before was last known from another picker.
+    """
 
-    def __init__(self, slot: int, held_before: int, tick: int) -> None:
+    __slots__ = ("held_before", "known_before", "last_used_seconds", "node", "slot", "tick", "told")
+
+    def __init__(
+        self,
+        slot: int,
+        held_before: int,
+        tick: int,
+        last_used_seconds: float = 0.0,
+        node: Node | None = None,
+        known_before: int = 0,
+        told: bool = False,
+    ) -> None:
         self.slot = slot
         self.held_before = held_before
         self.tick = tick
+        self.last_used_seconds = last_used_seconds
+        """When what was held before was used last; 0 where nothing was."""
+        self.node = node
+        self.known_before = known_before
+        self.told = told
 
 
 NO_MATCH: Final = Match((), (), 0)

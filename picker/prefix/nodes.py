@@ -22,13 +22,15 @@ class Node(msgspec.Struct, gc=False, eq=False):
     """Blocks from the root to the end of this run."""
     holders: int
     children: int
+    seen: int = 0
+    """The last reading of the whole tree that came by."""
 
     def __lt__(self, other: "Node") -> bool:
         return False  # entries with equal keys need no order
 
 
-class Entry(msgspec.Struct, gc=False, order=True):
-    """In a slot's heap: smaller than a tuple."""
+class HeapEntry(msgspec.Struct, gc=False, order=True):
+    """An entry of a slot's heap. It is smaller than a tuple."""
 
     key: int
     node: Node

@@ -81,6 +81,7 @@ class Columns:
         "bounds",
         "bytes_per_token",
         "capacity_tokens",
+        "fill",
         "gpu_utilization",
         "holdings",
         "kv_cache_utilization",
@@ -97,32 +98,34 @@ class Columns:
 
     prompt_tokens: float
     bytes_per_token: float
-    """Of this prompt."""
+    """Bytes in a token of this prompt."""
     output_tokens: float
-    """Of this request."""
+    """Answer length expected of this request."""
     mean_output_tokens: float
-    """Of the model's requests."""
+    """Answer length expected of the model's requests."""
     mean_uncached_tokens: float
     matchable_blocks: int
     """Full blocks of the prompt."""
     holdings: list[Holding]
-    """Who is thought to hold how much of this prompt: each slot in one of them."""
+    """Which slots are believed to hold how much of this prompt. Each slot stands in one holding."""
     nothing: Holding
-    """Of all the others that are ready."""
+    """The holding of all other ready slots: nothing."""
     table: Table
-    """Of `loads.Loads`."""
+    """The rows of `loads.Loads`, a column a slot."""
     bounds: Bounds
-    """Of the table."""
+    """Upper bounds of the table's rows."""
     capacity_tokens: Column
     waiting_requests: Column
     """NaN: unknown. Only `normalized` scoring reads it."""
     kv_cache_utilization: Column
     """The same."""
     routing: Routing
-    adapter: tuple[Mask, Mask] | None
-    """Where the request's LoRA adapter is loaded, and where no slot is free; `None`: it names no adapter."""
+    adapter: tuple[Mask, Column] | None
+    """Where the request's LoRA adapter is loaded, and where no slot is free (0..1); `None`: it names no adapter."""
     gpu_utilization: Column | None
     """0..1, NaN: unknown; `None`: of every endpoint."""
+    fill: Column | None
+    """How full each endpoint's share of the index is, 0..1; `None`: all of them are full, or none holds anything."""
 
     def __init__(
         self,
@@ -140,8 +143,9 @@ class Columns:
         waiting_requests: Column,
         kv_cache_utilization: Column,
         routing: Routing,
-        adapter: tuple[Mask, Mask] | None = None,
+        adapter: tuple[Mask, Column] | None = None,
         gpu_utilization: Column | None = None,
+        fill: Column | None = None,
     ) -> None:
         self.prompt_tokens = prompt_tokens
         self.bytes_per_token = bytes_per_token
@@ -159,6 +163,7 @@ class Columns:
         self.routing = routing
         self.adapter = adapter
         self.gpu_utilization = gpu_utilization
+        self.fill = fill
 
     @property
     def width(self) -> int:
@@ -176,7 +181,7 @@ class Columns:
 
     @property
     def requests(self) -> Column:
-        """Of ours in flight."""
+        """Requests of ours in flight, by slot."""
         return _row(self.table, loads.REQUESTS)
 
     @property

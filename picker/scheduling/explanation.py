@@ -1,10 +1,11 @@
-"""Why this endpoint? A decision keeps its columns; the words are made when somebody reads.
+"""Why this endpoint? A decision keeps its columns; the words are made when somebody reads them.
 
 What one decision keeps is some hundred bytes an endpoint (a copy of the rows of load, its costs, its
-snapshot), so only a bounded number of recent ones is kept (edge/decisions.py), never one a stream.
+snapshot), so only a bounded number of recent ones is kept (edge/telemetry/decisions.py), never one a stream.
 """
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 
 from picker.config import Config
 from picker.outcomes import EndpointView, Explanation, Reason
@@ -32,46 +33,62 @@ _KEPT = {
 """Why a cheaper endpoint was passed over."""
 
 
-class Later:
-    """Call it for the `Explanation`."""
+class LazyExplanation:
+    """Call it for the `Explanation`; what it is made of is there for who decides again (telemetry's `live`)."""
 
-    __slots__ = ("_choice", "_columns", "_config", "_reason", "_snapshot")
+    __slots__ = ("choice", "columns", "config", "confirmed", "reason", "snapshot")
 
     def __init__(self, snapshot: Snapshot, choice: Choice, columns: Columns, reason: Reason, config: Config) -> None:
-        self._snapshot = snapshot
-        self._choice = choice
-        self._columns = columns
-        self._reason = reason
-        self._config = config
+        self.snapshot = snapshot
+        self.choice = choice
+        self.columns = columns
+        self.reason = reason
+        self.config = config
+        self.confirmed: Callable[[int, int], int | None] | None = None
+        """How many blocks of the prompt a slot's engine confirmed, of so many that are thought to be held there."""
 
     def __call__(self) -> Explanation:
-        cost = self._choice.cost
-        standing = [slot for slot in cost.argsort(kind="stable").tolist() if math.isfinite(cost[slot])]
-        share = self._columns.matched_share
+        standing = self.standing()
+        share = self.columns.matched_share
         holders = [slot for slot in standing if share[slot] > 0][:_HOLDERS_MAX]
-        others = [slot for slot in standing if slot != self._choice.slot and slot not in holders][:_OTHERS]
-        seconds = scheduler.seconds(self._columns, self._config)
-        shown = dict.fromkeys((self._choice.slot, *holders, *others))
+        others = [slot for slot in standing if slot != self.choice.slot and slot not in holders][:_OTHERS]
+        shown = dict.fromkeys((self.choice.slot, *holders, *others))
         return Explanation(
-            reason=str(self._reason),
-            summary=_SUMMARIES[self._reason],
-            prompt_tokens=round(self._columns.prompt_tokens),
-            prompt_blocks=self._columns.matchable_blocks,
-            endpoints=tuple(self._view(slot, share, seconds) for slot in shown),
+            reason=str(self.reason),
+            summary=_SUMMARIES[self.reason],
+            prompt_tokens=round(self.columns.prompt_tokens),
+            prompt_blocks=self.columns.matchable_blocks,
+            endpoints=tuple(self.views(shown)),
         )
 
+    def standing(self) -> list[int]:
+        """The slots that stood for the choice, the cheapest first."""
+        cost = self.choice.cost
+        return [slot for slot in cost.argsort(kind="stable").tolist() if math.isfinite(cost[slot])]
+
+    def weights(self, names: Iterable[str]) -> dict[str, float]:
+        """What the seconds of each objective count in the cost: the cost is their sum, each times this."""
+        weights = self.config.weights
+        return {name: getattr(weights, name) / weights.prefix for name in names}
+
+    def views(self, slots: Iterable[int]) -> Iterator[EndpointView]:
+        """What is shown of each of these."""
+        share, seconds = self.columns.matched_share, scheduler.seconds(self.columns, self.config)
+        for slot in slots:
+            yield self._view(slot, share, seconds)
+
     def _view(self, slot: int, share: Column, seconds: dict[str, Column]) -> EndpointView:
-        endpoint = self._snapshot.endpoints[slot]
+        endpoint = self.snapshot.endpoints[slot]
         assert endpoint is not None
-        picked = slot == self._choice.slot
-        cost = float(self._choice.cost[slot])
-        more = cost - float(self._choice.cost[self._choice.slot])
+        picked = slot == self.choice.slot
+        cost = float(self.choice.cost[slot])
+        more = cost - float(self.choice.cost[self.choice.slot])
         if picked:
-            why = f"picked: {_SUMMARIES[self._reason]}"
+            why = f"picked: {_SUMMARIES[self.reason]}"
         elif more >= 0:
-            why = f"{more:.3f} s dearer than the pick"
+            why = f"{more:.3f} s more than the pick"
         else:
-            why = f"{-more:.3f} s cheaper{_KEPT.get(self._reason, ': not taken')}"
+            why = f"{-more:.3f} s cheaper{_KEPT.get(self.reason, ': not taken')}"
         return EndpointView(
             address=endpoint.spec.address,
             name=endpoint.spec.name,
@@ -80,15 +97,43 @@ class Later:
             cost_seconds=cost,
             picked=picked,
             why=why,
+            confirmed_share=self._confirmed_share(slot),
         )
 
+    def _confirmed_share(self, slot: int) -> float | None:
+        if self.confirmed is None:
+            return None
+        columns = self.columns
+        blocks = self.confirmed(slot, columns.holding(slot).blocks)
+        return None if blocks is None else blocks / max(1, columns.matchable_blocks)
 
-def header_text(explanation: Explanation) -> str:
-    """One line of printable ASCII about the pick: for a response header, never a client's words."""
+
+class PlainExplanation:
+    """The same for a decision that a fault of ours left without costs."""
+
+    __slots__ = ("_address", "_name")
+
+    def __init__(self, address: str, name: str) -> None:
+        self._address = address
+        self._name = name
+
+    def __call__(self) -> Explanation:
+        why = "a fault of the picker kept it from choosing; the fewest requests in flight are here"
+        view = EndpointView(self._address, self._name, 0.0, {}, 0.0, True, why)
+        return Explanation(str(Reason.HEADERS), why, 0, 0, (view,))
+
+
+def header_text(explanation: Explanation, served: str | None = None) -> str:
+    """One line of printable ASCII about the pick: for a response header, never a client's words.
+
+    `served`: the address that served in its place, where the proxy tells of another.
+    """
     pick = explanation.endpoints[0]
     seconds = "".join(f"; {name}={value:.4f}" for name, value in pick.seconds.items())
+    where = f"endpoint={pick.name}; address={pick.address}"
+    if served is not None and served != pick.address:
+        where = f"address={served}; picked={pick.address}"
     text = (
-        f"endpoint={pick.name}; address={pick.address}; reason={explanation.reason};"
-        f" matched={pick.matched_share:.2f}; cost={pick.cost_seconds:.4f}{seconds}"
+        f"{where}; reason={explanation.reason}; matched={pick.matched_share:.2f}; cost={pick.cost_seconds:.4f}{seconds}"
     )
     return "".join(each if " " <= each <= "~" else "?" for each in text)

@@ -12,7 +12,7 @@ and all of it times the endpoint's SLOWNESS. Where somebody may be full, the que
 about the wait for room. Groups of few holders are put right one by one. A test holds the sum
 against the scorers'.
 
-The compiled build does the same in one loop over the slots (`kernel.c`), under the same test.
+The compiled build does the same in one loop over the slots (`_fused.c`), under the same test.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from typing import Final
 import numpy as np
 
 from picker.config import Routing, Weights
-from picker.pool.backoff import Rng
 from picker.pool.snapshot import Column, bits_to_slots
+from picker.rng import Rng
 from picker.scheduling.columns import FEW, Columns, Holding
 from picker.scheduling.loads import (
     BACKLOG_TOKENS,
@@ -38,12 +38,8 @@ from picker.scheduling.loads import (
 from picker.scheduling.scorers import queue
 
 _weigh: Final[Callable[..., Column] | None] = getattr(KERNEL, "weigh", None)
-_lowest: Final[Callable[..., tuple[int, int]] | None] = getattr(KERNEL, "lowest", None)
-_tied: Final[Callable[..., int] | None] = getattr(KERNEL, "tied", None)
+_least: Final[Callable[..., int] | None] = getattr(KERNEL, "least", None)
 _value: Final[Callable[[Column, int], float] | None] = getattr(KERNEL, "value", None)
-
-COMPILED: Final = KERNEL is not None
-"""Whether this is the compiled build."""
 
 # The order of the sums below is that of the rows.
 assert (REQUESTS, CONTEXT_TOKENS, BACKLOG_TOKENS, FOREIGN, ONES) == (0, 1, 2, 3, 4)
@@ -70,22 +66,19 @@ def tied_up_to(least: float) -> float:
 
 def least(cost: Column, rng: Rng) -> int:
     """The slot of the least cost, at random among those that count as equal to it. No cost is NaN."""
-    if _lowest is not None and _tied is not None:
-        slot, count = _lowest(cost, TIE_SECONDS, TIE_RATIO, None)
-        return slot if count <= 1 else _tied(cost, TIE_SECONDS, TIE_RATIO, None, int(rng.random() * count))
+    if _least is not None:
+        return _least(cost, TIE_SECONDS, TIE_RATIO, None, rng.random)
     slot = int(cost.argmin())
     equal = (cost <= tied_up_to(cost.item(slot))).nonzero()[0]
     return slot if len(equal) <= 1 else int(equal.item(int(rng.random() * len(equal))))
 
 
 def least_among(cost: Column, bits: int, rng: Rng) -> int:
-    """The same among the slots of a bitmask, one at least."""
+    """The slot of the least cost among those of a bitmask, which has at least one."""
     if not bits & (bits - 1):  # a session's one home
         return bits.bit_length() - 1
-    if _lowest is not None and _tied is not None:
-        slots = _bytes_of(bits)
-        slot, count = _lowest(cost, TIE_SECONDS, TIE_RATIO, slots)
-        return slot if count <= 1 else _tied(cost, TIE_SECONDS, TIE_RATIO, slots, int(rng.random() * count))
+    if _least is not None:
+        return _least(cost, TIE_SECONDS, TIE_RATIO, _bytes_of(bits), rng.random)
     if bits.bit_count() > FEW:
         held = bits_to_slots(bits, len(cost))
         return held.item(least(cost[held], rng))
@@ -122,7 +115,7 @@ class _Configured:
     def of(self, routing: Routing, weights: Weights) -> tuple[float, ...]:
         if routing is not self.routing or weights is not self.weights:
             self.routing, self.weights = routing, weights
-            self.numbers = (  # in the order of kernel.c
+            self.numbers = (  # in the order of _fused.c
                 routing.prefill_tokens_per_second,
                 routing.decode_disturbance,
                 routing.disturbance_seconds,
@@ -141,7 +134,7 @@ _CONFIGURED: Final = _Configured()
 
 def _by_kernel(weigh: Callable[..., Column], columns: Columns, weights: Weights) -> Column:
     nothing = columns.nothing
-    numbers = (  # in the order of kernel.c
+    numbers = (  # in the order of _fused.c
         columns.mean_uncached_tokens,
         columns.output_tokens,
         columns.mean_output_tokens,

@@ -2,18 +2,19 @@
 
 For endpoints that hold equally much of a prompt, the three objectives are a weighted sum of these
 rows (fused.py), so a decision is one small matrix product however many endpoints there are. The
-rows are brought up to date before a decision: only the slots that changed since the last one,
-all of them when the snapshot is another.
+rows are brought up to date before a decision: only the slots that changed since the last one, all of
+them when somebody joined or left, or a reading changed what counts as usual.
 
 Invariant (`check()`): after `current(snapshot)` every row is what a rebuild would make of it.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from picker.kernels import kernel
 from picker.pool.endpoint import Endpoint
 from picker.pool.inflight import InflightLedger
 from picker.pool.snapshot import Column, Snapshot
@@ -23,13 +24,13 @@ Table = npt.NDArray[np.float64]
 """Shape `(ROWS, width)`, C order."""
 
 REQUESTS: Final = 0
-"""Of ours in flight."""
+"""Sequences in flight, ours and of pickers that tell us theirs: a request counts as many as it decodes at a time."""
 CONTEXT_TOKENS: Final = 1
-"""Of those that decode, ours or as reported, whichever is more."""
+"""Of those that decode, as known or as reported, whichever is more."""
 BACKLOG_TOKENS: Final = 2
-"""What of ours is to be prefilled before a new request."""
+"""What of these is to be prefilled before a new request."""
 FOREIGN: Final = 3
-"""Requests of others that wait."""
+"""Requests that wait there and that nobody told us of."""
 ONES: Final = 4
 OVER_TOKENS: Final = 5
 """KV cache in use, less its capacity: below 0 there is room."""
@@ -38,14 +39,13 @@ SLOWNESS: Final = 6
 ROWS: Final = 7
 
 
-KERNEL: Any
-"""`kernel.c`; `None` in the interpreted build."""
-try:
-    from picker.scheduling import kernel as KERNEL
-except ImportError:
-    KERNEL = None
+KERNEL: Final = kernel("picker.scheduling._fused")
+"""`None` in the interpreted build."""
 _renew: Final[Callable[..., float] | None] = getattr(KERNEL, "renew", None)
 _copied: Final[Callable[[Table], Table] | None] = getattr(KERNEL, "copied", None)
+
+
+_NO_SLOTS: Final[list[int]] = []
 
 
 class Bounds(NamedTuple):
@@ -71,9 +71,13 @@ class Loads:
     def current(self, snapshot: Snapshot) -> Table:
         """The rows as they are now: live, to be copied by who keeps them."""
         changed = self._ledger.changed
-        if snapshot is not self._snapshot:
+        slots = _NO_SLOTS if snapshot is self._snapshot else snapshot.slots_since(self._snapshot)
+        if slots is None:
             self._rebuild(snapshot)
         else:
+            for slot in slots:
+                self._take_reading(slot, snapshot)
+            self._snapshot = snapshot
             for endpoint in changed:
                 if endpoint.slot >= 0:
                     self._renew(endpoint, snapshot)
@@ -106,8 +110,16 @@ class Loads:
         requests, over = bounds
         assert (kept[REQUESTS] <= requests).all() and (kept[OVER_TOKENS] <= over).all()
 
+    def _take_reading(self, slot: int, snapshot: Snapshot) -> None:
+        """What its engine reports is new."""
+        endpoint, foreign = snapshot.endpoints[slot], snapshot.foreign_requests
+        self._rows[FOREIGN][slot] = 0.0 if foreign is None else foreign.item(slot)
+        if endpoint is not None:
+            self._renew(endpoint, snapshot)
+
     def _renew(self, endpoint: Endpoint, snapshot: Snapshot) -> None:
-        requests, bounds = endpoint.in_flight_requests, self.bounds
+        others, bounds = endpoint.others, self.bounds
+        requests = endpoint.in_flight_sequences + others.sequences
         if _renew is None:
             over = self._write(endpoint, snapshot)
         else:
@@ -118,22 +130,23 @@ class Loads:
                 snapshot.capacity_tokens,
                 self._rates.slowness,
                 requests,
-                endpoint.context_tokens,
-                endpoint.memory_tokens,
-                endpoint.prefill_tokens,
+                endpoint.context_tokens + others.context_tokens,
+                endpoint.memory_tokens + others.memory_tokens,
+                endpoint.prefill_tokens + others.prefill_tokens,
             )
         if requests > bounds.requests_max or over > bounds.over_tokens_max:
             self.bounds = Bounds(max(bounds.requests_max, requests), max(bounds.over_tokens_max, over))
 
     def _write(self, endpoint: Endpoint, snapshot: Snapshot) -> float:
-        slot, rows = endpoint.slot, self._rows
+        slot, rows, others = endpoint.slot, self._rows, endpoint.others
         reported = snapshot.reported_context_tokens.item(slot)
-        context, memory = endpoint.context_tokens, endpoint.memory_tokens
+        context = endpoint.context_tokens + others.context_tokens
+        memory = endpoint.memory_tokens + others.memory_tokens
         over = (memory if memory > reported else reported) - snapshot.capacity_tokens.item(slot)
-        rows[REQUESTS][slot] = endpoint.in_flight_requests
+        rows[REQUESTS][slot] = endpoint.in_flight_sequences + others.sequences
         rows[CONTEXT_TOKENS][slot] = context if context > reported else reported
         rows[OVER_TOKENS][slot] = over
-        rows[BACKLOG_TOKENS][slot] = endpoint.prefill_tokens
+        rows[BACKLOG_TOKENS][slot] = endpoint.prefill_tokens + others.prefill_tokens
         rows[SLOWNESS][slot] = self._rates.slowness.item(slot)
         return over
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from picker.config import Config, Weights
 from picker.outcomes import Reason
-from picker.pool.backoff import Rng
 from picker.pool.snapshot import Column, Mask, mask_to_bits
 from picker.prefix.blocks import BLOCK_BYTES
-from picker.prefix.matches import Match, Shared
+from picker.prefix.matches import Match, SharedStretch
+from picker.rng import Rng
 from picker.scheduling import fused, normalized
 from picker.scheduling.columns import Columns
 from picker.scheduling.fused import least, least_among, value_at
@@ -58,7 +58,7 @@ class Choice:
 
 
 def copy_weights(
-    shared: Iterable[Shared],
+    shared: Iterable[SharedStretch],
     *,
     residence_seconds: float,
     fullness: float,
@@ -84,11 +84,11 @@ def copy_weights(
     return weights
 
 
-def hot_bits(match: Match, threshold: float, bytes_per_token: float, among: Mask | None = None) -> int:
-    """The slots of `among` (`None`: all) that affinity prefers, as a bitmask; 0: none."""
+def hot_bits(match: Match, threshold: float, bytes_per_token: float, candidates: Mask | None = None) -> int:
+    """The slots of `candidates` (`None`: all) that affinity prefers, as a bitmask; 0: none."""
     steps = match.steps
-    if steps and among is not None:
-        standing = mask_to_bits(among)
+    if steps and candidates is not None:
+        standing = mask_to_bits(candidates)
         steps = tuple((bits & standing, blocks) for bits, blocks in steps if bits & standing)
     if not steps:
         return 0
@@ -104,21 +104,21 @@ def hot_bits(match: Match, threshold: float, bytes_per_token: float, among: Mask
 
 
 def choose(
-    columns: Columns, hot: int, among: Mask | None, config: Config, rng: Rng, *, holder: int | None = None
+    columns: Columns, hot: int, candidates: Mask | None, config: Config, rng: Rng, *, holder: int | None = None
 ) -> Choice:
-    """Apply the rule. `among`: the slots that stand; `None` is all. At least one must stand.
+    """Apply the rule. `candidates`: the slots that stand; `None` is all. At least one must stand.
 
-    `holder`: the slot where the request's session is; if it stands, the rule is not asked.
+    `holder`: the slot where the request's session is. If it stands, it is chosen whatever it costs.
     """
     if config.scoring == "normalized":
         cost = normalized.cost(columns, config.weights)[0]
     else:
         cost = fused.cost(columns, config.weights)
-        if columns.adapter is not None or columns.gpu_utilization is not None:
+        if columns.fill is not None or columns.adapter is not None or columns.gpu_utilization is not None:
             for name, column in _optional(columns, config.weights):
                 cost += column * (getattr(config.weights, name) / config.weights.prefix)
-    if among is not None:
-        cost[~among] = _INFINITY
+    if candidates is not None:
+        cost[~candidates] = _INFINITY
     if holder is not None and value_at(cost, holder) < _INFINITY:
         return Choice(holder, _STICKY, cost)
     best = least(cost, rng)
@@ -134,7 +134,7 @@ def choose(
                 worth /= routing.prefill_tokens_per_second
                 if value_at(cost, home) - value_at(cost, best) > worth:
                     slot, reason = best, _BREAK
-    standing = len(cost) if among is None else np.count_nonzero(among)
+    standing = len(cost) if candidates is None else np.count_nonzero(candidates)
     if standing > 1 and rng.random() < config.epsilon:
         here = cost.item(slot)
         cost[slot] = _INFINITY
@@ -147,7 +147,7 @@ def choose(
 
 
 def seconds(columns: Columns, config: Config) -> dict[str, Column]:
-    """By objective, unweighted: what a decision's cost was made of, computed when somebody asks."""
+    """The parts of a decision's cost, by objective and unweighted; computed only when an explanation is read."""
     if config.scoring == "normalized":
         return normalized.cost(columns, config.weights)[1]
     return {name: scorer(columns) for name, scorer in SCORERS.items()} | dict(_optional(columns, config.weights))

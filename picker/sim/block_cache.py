@@ -18,21 +18,22 @@ in the queue after all its children, so what is evicted is always a leaf.
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Callable
 
 
-class Run:
+class BlockRun:
     """Consecutive blocks with the same holders. `holders` counts requests at or below it."""
 
     __slots__ = ("blocks", "children", "holders", "parent")
 
-    def __init__(self, blocks: "array[int]", parent: "Run | None", holders: int) -> None:
+    def __init__(self, blocks: "array[int]", parent: "BlockRun | None", holders: int) -> None:
         self.blocks = blocks
         self.parent = parent
         self.holders = holders
         self.children = 0
 
 
-class Match:
+class CacheMatch:
     """What of a prompt is cached: `blocks` in all, `idle_blocks` of them held by nobody.
 
     Valid until the cache changes. `run` is the deepest run, of which the first `inside` blocks match.
@@ -40,7 +41,7 @@ class Match:
 
     __slots__ = ("blocks", "idle_blocks", "inside", "run")
 
-    def __init__(self, run: Run | None, inside: int, blocks: int, idle_blocks: int) -> None:
+    def __init__(self, run: BlockRun | None, inside: int, blocks: int, idle_blocks: int) -> None:
         self.run = run
         self.inside = inside
         self.blocks = blocks
@@ -52,10 +53,12 @@ class BlockCache:
 
     def __init__(self, total: int) -> None:
         self.total = total
+        self.on_removed: Callable[[array[int]], None] | None = None
+        """Is told what is evicted, a run's end at a time, in the run's order."""
         self._blank = total
         self._idle_blocks = 0
-        self._idle: OrderedDict[Run, None] = OrderedDict()
-        self._run_by_first: dict[int, Run] = {}
+        self._idle: OrderedDict[BlockRun, None] = OrderedDict()
+        self._run_by_first: dict[int, BlockRun] = {}
 
     @property
     def free(self) -> int:
@@ -72,11 +75,11 @@ class BlockCache:
         """Blocks that a prompt could hit."""
         return sum(len(run.blocks) for run in self._run_by_first.values())
 
-    def match(self, ids: "array[int]", limit: int) -> Match:
+    def match(self, ids: "array[int]", limit: int) -> CacheMatch:
         """How much of the first `limit` ids is cached. Touches nothing."""
         find = self._run_by_first.get
         matched = idle = inside = 0
-        deepest: Run | None = None
+        deepest: BlockRun | None = None
         while matched < limit:
             run = find(ids[matched])
             if run is None:
@@ -88,16 +91,16 @@ class BlockCache:
                 idle += inside
             if inside < len(run.blocks):
                 break
-        return Match(deepest, inside, matched, idle)
+        return CacheMatch(deepest, inside, matched, idle)
 
-    def hold(self, match: Match) -> Run | None:
+    def hold(self, match: CacheMatch) -> BlockRun | None:
         """Keep the matched blocks for one more request; returns the run at whose end they end."""
         end = match.run
         if end is None:
             return None
         if match.inside < len(end.blocks):
             end = self._split(end, match.inside)
-        node: Run | None = end
+        node: BlockRun | None = end
         while node is not None:
             if not node.holders:
                 del self._idle[node]
@@ -106,9 +109,18 @@ class BlockCache:
             node = node.parent
         return end
 
-    def _split(self, run: Run, size: int) -> Run:
+    def keep(self, ids: "array[int]", blocks: int) -> BlockRun | None:
+        """Hold the first `blocks` ids, cached or not; returns the run at whose end they end."""
+        match = self.match(ids, blocks)
+        end = self.hold(match)
+        if blocks > match.blocks:
+            self.take(blocks - match.blocks)
+            end = self.commit(end, ids, match.blocks, blocks)
+        return end
+
+    def _split(self, run: BlockRun, size: int) -> BlockRun:
         """Cut the first `size` blocks off into a parent of their own. The rest keeps its place in the queue."""
-        upper = Run(run.blocks[:size], run.parent, run.holders)
+        upper = BlockRun(run.blocks[:size], run.parent, run.holders)
         upper.children = 1
         del run.blocks[:size]
         run.parent = upper
@@ -133,8 +145,12 @@ class BlockCache:
             run = next(iter(self._idle))
             size = len(run.blocks)
             if size > count:
+                if self.on_removed is not None:
+                    self.on_removed(run.blocks[size - count :])
                 del run.blocks[size - count :]
                 return
+            if self.on_removed is not None:
+                self.on_removed(run.blocks)
             del self._idle[run]
             del self._run_by_first[run.blocks[0]]
             if run.parent is not None:
@@ -145,7 +161,7 @@ class BlockCache:
         """Private blocks that a request gives up with nothing in them worth keeping."""
         self._blank += count
 
-    def commit(self, end: Run | None, ids: "array[int]", start: int, stop: int) -> Run:
+    def commit(self, end: BlockRun | None, ids: "array[int]", start: int, stop: int) -> BlockRun:
         """Private blocks `start..stop` of a request became full: cache them below `end`, its last run.
 
         Returns the run at whose end they now end. Where another request computed the same ones
@@ -157,7 +173,7 @@ class BlockCache:
         while start < stop:
             run = self._run_by_first.get(ids[start])
             if run is None:
-                run = Run(ids[start:stop], end, 1)
+                run = BlockRun(ids[start:stop], end, 1)
                 if end is not None:
                     end.children += 1
                 self._run_by_first[ids[start]] = run
@@ -175,7 +191,7 @@ class BlockCache:
         assert end is not None
         return end
 
-    def release(self, end: Run | None) -> None:
+    def release(self, end: BlockRun | None) -> None:
         """One request holds its runs no longer. They stay cached, idle, until their turn to go."""
         node = end
         while node is not None:
@@ -195,7 +211,7 @@ class BlockCache:
         assert self._blank + private_blocks + sum(len(run.blocks) for run in runs) == self.total
         assert self._idle_blocks == sum(len(run.blocks) for run in self._idle)
         assert set(self._idle) == {run for run in runs if not run.holders}
-        seen: set[Run] = set()
+        seen: set[BlockRun] = set()
         for run in self._idle:
             assert run.parent not in seen, "a parent would go before its child"
             seen.add(run)

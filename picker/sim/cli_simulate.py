@@ -14,16 +14,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from picker import config as configuration
 from picker.sim import report_html
+from picker.sim.autoscale import SIGNALS, Autoscale
+from picker.sim.days import Day
 from picker.sim.fleet import Failure
 from picker.sim.policies import POLICIES
 from picker.sim.profiles import DEFAULT_PROFILE, PROFILES
 from picker.sim.records import Records
 from picker.sim.report_table import table
 from picker.sim.results import Result
+from picker.sim.sharing import Sharing
 from picker.sim.simulate import Knees, Run, simulate
 from picker.sim.sources import Source, Workload, open_file
 from picker.sim.workloads import WORKLOADS
 
+_NIGHT = 0.02
+"""Of a day's requests, so many warm the caches; unless an option says otherwise."""
 DEFAULT_POLICIES = "picker,least_request,round_robin"
 
 
@@ -37,6 +42,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"routing policies to compare (default %(default)s); `all` complete ones, or any of {', '.join(POLICIES)}",
     )
     parser.add_argument("--pickers", type=int, default=1, metavar="N", help="routers that share the traffic (1..4)")
+    parser.add_argument("--shared", action="store_true", help="they tell each other what they decide; ours only")
+    parser.add_argument(
+        "--shared-delay", type=float, default=0.02, metavar="S", help="until the others hear it (default %(default)s)"
+    )
+    parser.add_argument(
+        "--shared-loss", type=float, default=0.0, metavar="SHARE", help="of what they tell is lost (default 0)"
+    )
+    parser.add_argument(
+        "--autoscale",
+        default="",
+        metavar="SIGNAL@TARGET,...",
+        help=f"replicas come and go as a HorizontalPodAutoscaler would have it, by one of {', '.join(SIGNALS)}; "
+        "several are compared. --replicas are there at first",
+    )
+    parser.add_argument("--replicas-min", type=int, default=1, metavar="N", help="with --autoscale (default 1)")
+    parser.add_argument("--replicas-max", type=int, default=16, metavar="N", help="with --autoscale (default 16)")
+    parser.add_argument(
+        "--start-seconds", type=float, default=60.0, metavar="S", help="until a new replica serves (default 60)"
+    )
+    parser.add_argument(
+        "--cool-down", type=float, default=300.0, metavar="S", help="before replicas go: HPA's window (default 300)"
+    )
+    parser.add_argument(
+        "--day",
+        type=float,
+        metavar="S",
+        help="the rate follows a day of S seconds, its peak is --rate; sets --requests",
+    )
+    parser.add_argument(
+        "--day-low", type=float, default=0.2, metavar="SHARE", help="the night's rate, of the peak's (default 0.2)"
+    )
     parser.add_argument("--json", metavar="FILE|-", help="write the results as JSON; - is standard output")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained report with plots")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default %(default)s)")
@@ -69,7 +105,16 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", default="1", metavar="N,...", help="of workload and routers (default %(default)s)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the picker's configuration")
     parser.add_argument("--scrape-seconds", type=float, metavar="S", help="for all policies; inf: gauges never read")
+    parser.add_argument(
+        "--idle-scrape-seconds", type=float, metavar="S", help="the same while a replica is idle, as far as is known"
+    )
     parser.add_argument("--metrics-age-seconds", type=float, default=0.0, metavar="S", help="how late gauges arrive")
+    parser.add_argument(
+        "--events", type=float, metavar="S", help="engines publish KV events, which arrive so late (see --events-loss)"
+    )
+    parser.add_argument(
+        "--events-loss", type=float, default=0.0, metavar="SHARE", help="of these events, so many are lost (default 0)"
+    )
     parser.add_argument("--speeds", default="", metavar="X,...", help="speed factors of the replicas, in turn")
     parser.add_argument("--index-size", type=float, default=1.0, metavar="X", help="make our index X times its size")
     parser.add_argument("--fail", action="append", default=[], metavar="REPLICA@S", help="a replica dies (repeatable)")
@@ -98,6 +143,10 @@ def base_run(options: argparse.Namespace) -> Run:
             raise UsageError(f"--index-size {options.index_size:g}: {oversize:g} times the engine's is not in 0.1..10")
         routing = msgspec.structs.replace(config.routing, index_oversize=oversize)
         config = msgspec.structs.replace(config, routing=routing)
+    if options.events is not None and options.events < 0:
+        raise UsageError(f"--events {options.events:g}: seconds must be at least 0")
+    if not 0.0 <= options.events_loss <= 1.0:
+        raise UsageError(f"--events-loss {options.events_loss:g}: it must be 0..1")
     warm_up = options.warm_up
     if warm_up is None:
         warm_up = 0.0 if options.trace is not None else 0.2
@@ -114,10 +163,14 @@ def base_run(options: argparse.Namespace) -> Run:
         kv_tokens=options.kv_tokens,
         speeds=_numbers("--speeds", options.speeds),
         pickers=getattr(options, "pickers", 1),
+        sharing=_sharing(options),
         config=config,
         first_chunk_visible=not options.blind,
         scrape_seconds=options.scrape_seconds,
+        idle_scrape_seconds=options.idle_scrape_seconds,
         metrics_age_seconds=options.metrics_age_seconds,
+        kv_events_delay_seconds=options.events,
+        kv_events_loss=options.events_loss,
         failures=tuple(_failure(text, options.replicas) for text in options.fail),
         joins=tuple(options.join),
     )
@@ -159,6 +212,54 @@ def _failure(text: str, replicas: int) -> Failure:
     if not at or not 0 <= failure.replica < replicas:
         raise UsageError(f"--fail {text}: replicas are 0..{replicas - 1}")
     return failure
+
+
+def _sharing(options: argparse.Namespace) -> Sharing | None:
+    if not getattr(options, "shared", False):
+        return None
+    if not 0.0 <= options.shared_delay <= 60.0:
+        raise UsageError(f"--shared-delay {options.shared_delay:g}: it must be 0..60 seconds")
+    if not 0.0 <= options.shared_loss < 1.0:
+        raise UsageError(f"--shared-loss {options.shared_loss:g}: it must be at least 0 and below 1")
+    return Sharing(delay_seconds=options.shared_delay, loss_share=options.shared_loss)
+
+
+def _autoscales(options: argparse.Namespace) -> list[Autoscale | None]:
+    """`[None]`: nothing scales."""
+    found: list[Autoscale | None] = []
+    if not 1 <= options.replicas_min <= options.replicas_max:
+        raise UsageError(f"--replicas-min {options.replicas_min}: at least 1, at most --replicas-max")
+    for text in [part for part in options.autoscale.split(",") if part]:
+        signal, at, target = text.partition("@")
+        if signal not in SIGNALS or not at:
+            raise UsageError(
+                f"--autoscale {text}: expected SIGNAL@TARGET, like wanted@0.8, one of {', '.join(SIGNALS)}"
+            )
+        (number,) = _numbers("--autoscale", target) or (0.0,)
+        if not number:
+            raise UsageError(f"--autoscale {text}: the target is missing")
+        found.append(
+            Autoscale(
+                signal=signal,
+                target=number,
+                replicas_min=options.replicas_min,
+                replicas_max=options.replicas_max,
+                start_seconds=options.start_seconds,
+                cool_down_seconds=options.cool_down,
+            )
+        )
+    return found or [None]
+
+
+def _over_a_day(base: Run, options: argparse.Namespace) -> Run:
+    """The same workload, its rate as the hours have it."""
+    if not isinstance(base.source, Workload) or options.rate is None:
+        raise UsageError("--day needs a --workload and a --rate, which is the peak's")
+    if not options.day >= 60.0 or not 0.0 < options.day_low <= 1.0:
+        raise UsageError("--day is at least 60 seconds, and --day-low above 0 and at most 1")
+    day = Day(base.source, options.day, options.day_low)
+    warm_up = _NIGHT if options.warm_up is None else options.warm_up
+    return msgspec.structs.replace(base, source=day, requests=day.requests(options.rate), warm_up=warm_up)
 
 
 def _policies(text: str) -> list[str]:
@@ -244,6 +345,9 @@ def _results(options: argparse.Namespace) -> list[tuple[Result, Records]]:
         raise UsageError(f"--pickers {base.pickers}: 1..4")
     if options.jobs < 1:
         raise UsageError(f"--jobs {options.jobs}: it must be at least 1")
+    autoscales = _autoscales(options)
+    if options.day is not None:
+        base = _over_a_day(base, options)
     with progress_bar(options.quiet) as track:
         rates: list[tuple[float | None, float]] = [(None, options.rate)]
         if options.rate is None:
@@ -251,10 +355,11 @@ def _results(options: argparse.Namespace) -> list[tuple[Result, Records]]:
             knee = Knees().rate(base)
             rates = [(share, share * knee) for share in loads(options)]
         runs = [
-            (msgspec.structs.replace(base, policy=name, rate=rate, seed=seed), share)
+            (msgspec.structs.replace(base, policy=name, rate=rate, seed=seed, autoscale=scaler), share)
             for share, rate in rates
             for seed in seeds(options)
             for name in names
+            for scaler in autoscales
         ]
         if options.jobs > 1:
             return _in_processes(runs, options.jobs, track)

@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from math import exp, log, nan, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 from rich.box import SIMPLE_HEAD
@@ -34,9 +34,10 @@ from picker.sim.policies.ablations import PARTS
 from picker.sim.profiles import DEFAULT_PROFILE, PROFILES
 from picker.sim.simulate import Knees, Run, simulate
 from picker.sim.sources import Source, Workload, open_file
-from picker.sim.workloads import WORKLOADS
+from picker.sim.workloads import CLASSIC, WORKLOADS
 
 OURS = "picker"
+BOUND = "picker-true-residency"
 PEERS = tuple(name for name in POLICIES if not name.startswith(OURS))
 FIGURES = ("ttft_mean", "ttft_p95", "e2e_p95")
 LOADS = (0.5, 0.8, 0.95, 1.1)
@@ -60,6 +61,7 @@ class Entrant(NamedTuple):
     name: str
     policy: str
     config: Config
+    kv_events_delay_seconds: float | None = None
 
 
 class Cell(NamedTuple):
@@ -83,7 +85,7 @@ class Standing(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Of the three figures together."""
+        """The geometric mean of the three figures' ratios."""
         return _geometric(self.ratios.values())
 
 
@@ -93,6 +95,8 @@ class Scores:
     def __init__(self, path: Path | None, base: Run) -> None:
         self._path = path
         self._fleet = f"{base.replicas}x{base.profile}/{base.kv_tokens}/{base.requests}/{base.warm_up}"
+        if base.knee_ttft_seconds is not None:
+            self._fleet += f"/knee {base.knee_ttft_seconds:g}"
         if base.speeds:
             self._fleet += f"/{','.join(f'{speed:g}' for speed in base.speeds)}"
         self._kept: dict[str, list[float]] = {}
@@ -170,7 +174,13 @@ def contest(
                 cell,
                 entrant.name,
                 msgspec.structs.replace(
-                    base, source=cell.source, rate=cell.rate, policy=entrant.policy, config=entrant.config, seed=seed
+                    base,
+                    source=cell.source,
+                    rate=cell.rate,
+                    policy=entrant.policy,
+                    config=entrant.config,
+                    kv_events_delay_seconds=entrant.kv_events_delay_seconds,
+                    seed=seed,
                 ),
             )
             for cell in cells
@@ -264,13 +274,16 @@ def against_ours(found: dict[tuple[Cell, str], list[Score]], names: Sequence[str
     """Each variant of ours over our defaults, over all cells: the mean, and two standard errors over the seeds."""
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"All cells, over {OURS} on the same requests (percent)")
     shown.add_column("policy", no_wrap=True)
-    for column in ("mean", "+-", "TTFT mean", "+-", "TTFT p95", "+-", "E2E p95", "+-", "hit %"):
+    for column in ("mean", "+-", "TTFT mean", "+-", "TTFT p95", "+-", "E2E p95", "+-", "hit %", "worst"):
         shown.add_column(column, justify="right", no_wrap=True)
+    shown.add_column("cell", no_wrap=True)
     for name in names:
         changes = [change(found, name, figures) for figures in (FIGURES, *((figure,) for figure in FIGURES))]
         texts = [text for mean, error in changes for text in (f"{mean:+.1%}"[:-1], f"{2 * error:.1%}"[:-1])]
         hit_rate = fmean(score.hit_rate for (_, other), scores in found.items() if other == name for score in scores)
-        shown.add_row(name, *texts, f"{100 * hit_rate:.1f}")
+        worst = max(standings(found, name, (OURS,)), key=lambda each: each.ratio)
+        cell = f"{worst.cell.source.name} {worst.cell.share:g}"
+        shown.add_row(name, *texts, f"{100 * hit_rate:.1f}", f"{worst.ratio - 1.0:+.1%}"[:-1], cell)
     return shown
 
 
@@ -330,13 +343,27 @@ def _entrants(options: argparse.Namespace) -> list[Entrant]:
     for part in options.without.split(","):
         if part:
             entrants.append(Entrant(f"without {part}", f"{OURS}-without-{part}", config))
+    if options.events is not None:
+        entrants.append(Entrant("KV events", OURS, config, options.events))
+    if options.bound:
+        entrants.append(Entrant("true residency", BOUND, config))
     return entrants
+
+
+def _kv_tokens(options: argparse.Namespace) -> int | None:
+    """Of a replica; `None`: the profile's. Raises `ValueError` on a share that is none."""
+    if options.kv_tokens is not None or options.kv_share == 1.0:
+        return cast(int | None, options.kv_tokens)
+    if not options.kv_share > 0.0:
+        raise ValueError(f"--kv-share is {options.kv_share:g}: it must be above 0")
+    profile = PROFILES[options.profile]
+    return round(float(options.kv_share) * profile.kv_capacity_tokens)
 
 
 def main() -> int:
     """Run it. 0: done; 1: it could not be done."""
     parser = argparse.ArgumentParser(prog="python -m picker.sim.contest", allow_abbrev=False, description=__doc__)
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="default %(default)s")
+    parser.add_argument("--workloads", default=",".join(CLASSIC), help=f"of {','.join(WORKLOADS)}; default %(default)s")
     parser.add_argument("--trace", action="append", default=[], type=Path, metavar="FILE", help="repeatable")
     parser.add_argument("--loads", default=",".join(f"{load:g}" for load in LOADS), help="default %(default)s")
     parser.add_argument("--seeds", default="1,2,3,4,5", help="default %(default)s")
@@ -346,7 +373,13 @@ def main() -> int:
     parser.add_argument("--without", default="", metavar="PART,...", help=f"of ours: {', '.join(PARTS)}")
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--profile", choices=tuple(PROFILES), default=DEFAULT_PROFILE)
-    parser.add_argument("--kv-tokens", type=int)
+    parser.add_argument("--kv-tokens", type=int, help="KV capacity of a replica, in place of the profile's")
+    parser.add_argument("--kv-share", type=float, default=1.0, help="of the profile's KV capacity; default %(default)s")
+    parser.add_argument(
+        "--knee-ttft", type=float, metavar="SECONDS", help="p95 TTFT that least request keeps at a load of 1"
+    )
+    parser.add_argument("--events", type=float, metavar="SECONDS", help="enter ours with KV events, so late")
+    parser.add_argument("--bound", action="store_true", help=f"enter {BOUND}: what an index can gain at most")
     parser.add_argument("--speeds", default="", metavar="X,...", help="speed factors of the replicas, in turn")
     parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--warm-up", type=float, default=0.2)
@@ -368,7 +401,8 @@ def main() -> int:
             warm_up=options.warm_up,
             replicas=options.replicas,
             profile=options.profile,
-            kv_tokens=options.kv_tokens,
+            kv_tokens=_kv_tokens(options),
+            knee_ttft_seconds=options.knee_ttft,
             speeds=tuple(float(speed) for speed in options.speeds.split(",") if speed),
         )
         with progress_bar(options.quiet) as track:

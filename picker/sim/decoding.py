@@ -10,7 +10,7 @@ when it joined, and the steps since.
 from array import array
 from heapq import heapify, heappop, heappush
 
-from picker.sim.block_cache import Run
+from picker.sim.block_cache import BlockRun
 from picker.sim.profiles import BLOCK_TOKENS
 
 NO_IDS: "array[int]" = array("Q")
@@ -33,7 +33,7 @@ class EngineRequest:
         self.ids = ids
 
 
-class Sequence:
+class DecodingSequence:
     """A request in the engine: where its computation stands."""
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Sequence:
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
         self.order = 0  # of its last admission
-        self.end: Run | None = None
+        self.end: BlockRun | None = None
         self.cached_tokens: int | None = None
         self.target_tokens = request.prompt_tokens  # to compute before the next new token
         self.generated_tokens = 0  # when decoding: as of the step `decoding_since`
@@ -70,7 +70,7 @@ class DecodingBatch:
         self.size = 0
         self.context_tokens = 0
         self._phases = [0] * BLOCK_TOKENS  # how many need a block in the steps that are the index modulo 16
-        self._ends: list[tuple[int, int, Sequence]] = []  # (step after which it has its last token, order, who)
+        self._ends: list[tuple[int, int, DecodingSequence]] = []  # (step after which it has its last token, order, who)
 
     @property
     def steps_to_next_end(self) -> int:
@@ -104,7 +104,7 @@ class DecodingBatch:
             fit += 1
         return max(fit, 1)
 
-    def join(self, sequence: Sequence, steps: int) -> None:
+    def join(self, sequence: DecodingSequence, steps: int) -> None:
         """Its prompt is computed; it decodes for `steps` steps from the next one on."""
         sequence.decoding_since = self.step
         self.size += 1
@@ -117,7 +117,7 @@ class DecodingBatch:
         self.step += steps
         self.context_tokens += steps * self.size
 
-    def pop_ended(self) -> list[Sequence]:
+    def pop_ended(self) -> list[DecodingSequence]:
         """Those that have their last token, off the batch."""
         ended = []
         while self._ends and self._ends[0][0] <= self.step:
@@ -126,13 +126,13 @@ class DecodingBatch:
             ended.append(sequence)
         return ended
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: DecodingSequence) -> None:
         """One that does not get its last token now: preempted or aborted."""
         self._leave(sequence)
         self._ends = [entry for entry in self._ends if entry[2] is not sequence]
         heapify(self._ends)
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: DecodingSequence) -> None:
         """Its counts become plain numbers again."""
         since = sequence.decoding_since
         assert since is not None
@@ -144,7 +144,7 @@ class DecodingBatch:
         sequence.held_blocks = -(-sequence.computed_tokens // BLOCK_TOKENS)
         self.context_tokens -= sequence.computed_tokens
 
-    def check(self, sequences: list[Sequence]) -> int:
+    def check(self, sequences: list[DecodingSequence]) -> int:
         """Assert that the counts are those of `sequences`, the decoding ones; returns their blocks outside runs."""
         phases = [0] * BLOCK_TOKENS
         context = private = 0

@@ -22,12 +22,14 @@ Use: `submit` and `abort` at a time to which the model was advanced; `next_event
 that is not full when its request ends goes to the front of the free queue, not to the back.
 """
 
+from array import array
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from math import sqrt
 
 from picker.sim.block_cache import BlockCache
-from picker.sim.decoding import DecodingBatch, EngineRequest, Sequence
+from picker.sim.decoding import DecodingBatch, DecodingSequence, EngineRequest
 from picker.sim.profiles import BLOCK_TOKENS, Profile
 
 __all__ = ["EngineRequest", "Event", "Kind", "ModelServer"]
@@ -59,7 +61,7 @@ class Event:
         return f"<{self.kind.value} {self.name} at {self.at:.6f}>"
 
 
-def _admission_order(sequence: Sequence) -> int:
+def _admission_order(sequence: DecodingSequence) -> int:
     return sequence.order
 
 
@@ -69,17 +71,19 @@ class ModelServer:
     def __init__(self, profile: Profile, now: float = 0.0) -> None:
         self.profile = profile
         self.cache = BlockCache(profile.blocks)
+        self.on_stored: Callable[[object, array[int], int, int], None] | None = None
+        """Is told the full blocks `start..stop` of a request's ids: what an engine's KV events say."""
         self.prefix_queries_tokens = 0
         self.prefix_hits_tokens = 0
         self.prompt_tokens_total = 0
         self.preemptions_total = 0
         self.busy_seconds = 0.0
         self._generated_total = 0
-        self._sequences: dict[object, Sequence] = {}
-        self._waiting: deque[Sequence] = deque()
-        self._running: dict[Sequence, None] = {}  # in order of admission
-        self._partial: Sequence | None = None
-        self._aborted: list[Sequence] = []
+        self._sequences: dict[object, DecodingSequence] = {}
+        self._waiting: deque[DecodingSequence] = deque()
+        self._running: dict[DecodingSequence, None] = {}  # in order of admission
+        self._partial: DecodingSequence | None = None
+        self._aborted: list[DecodingSequence] = []
         self._order = 0
         self._batch = DecodingBatch()
         # What is being computed: `_steps` decode steps, or one mixed step with `_chunks` of prompts.
@@ -87,7 +91,7 @@ class ModelServer:
         self._until: float | None = None
         self._steps = 0
         self._first_step_seconds = 0.0
-        self._chunks: list[tuple[Sequence, int]] = []
+        self._chunks: list[tuple[DecodingSequence, int]] = []
         self._grown_blocks = 0  # taken already: what the batch grows into in the first of these steps
 
     # Gauges and counters, as of the last `advance`; those with a time, at that time.
@@ -132,7 +136,7 @@ class ModelServer:
                 f"request {request.name}: {request.prompt_tokens} + {request.output_tokens} tokens "
                 f"exceed the KV cache of {self.cache.total * BLOCK_TOKENS}"
             )
-        sequence = Sequence(request)
+        sequence = DecodingSequence(request)
         self._sequences[request.name] = sequence
         blocked = bool(self._waiting)
         self._waiting.append(sequence)
@@ -204,7 +208,7 @@ class ModelServer:
         self.cache.take(self._batch.blocks_for(steps) - self._grown_blocks)
         self._generated_total += steps * self._batch.size
         self._batch.advance(steps)
-        ended: list[Sequence] = []
+        ended: list[DecodingSequence] = []
         for sequence, tokens in self._chunks:
             sequence.computed_tokens += tokens
             if sequence.computed_tokens == sequence.target_tokens and self._prompt_done(sequence, at, events):
@@ -216,7 +220,7 @@ class ModelServer:
         for sequence in ended:
             self._finish(sequence, at, events)
 
-    def _prompt_done(self, sequence: Sequence, at: float, events: list[Event]) -> bool:
+    def _prompt_done(self, sequence: DecodingSequence, at: float, events: list[Event]) -> bool:
         """Its next token is there. True if that was all it asked for; else it joins the batch."""
         request = sequence.request
         first = not sequence.generated_tokens
@@ -234,14 +238,14 @@ class ModelServer:
         self._batch.join(sequence, missing)
         return False
 
-    def _finish(self, sequence: Sequence, at: float, events: list[Event]) -> None:
+    def _finish(self, sequence: DecodingSequence, at: float, events: list[Event]) -> None:
         self._let_go(sequence)
         name = sequence.request.name
         if self._sequences.get(name) is sequence:
             del self._sequences[name]
             events.append(Event(at, Kind.FINISHED, name, sequence.cached_tokens or 0))
 
-    def _let_go(self, sequence: Sequence) -> None:
+    def _let_go(self, sequence: DecodingSequence) -> None:
         """Off the running ones; what it computed stays cached and idle."""
         self._commit(sequence)
         self.cache.release(sequence.end)
@@ -252,12 +256,17 @@ class ModelServer:
         if self._partial is sequence:
             self._partial = None
 
-    def _commit(self, sequence: Sequence) -> None:
-        """Full blocks become cached ones."""
+    def _commit(self, sequence: DecodingSequence) -> None:
+        """The full blocks of what is computed become cached ones."""
+        self._cache_up_to(sequence, sequence.computed_tokens)
+
+    def _cache_up_to(self, sequence: DecodingSequence, tokens: int) -> None:
         ids = sequence.request.ids
-        full = min(sequence.computed_tokens // BLOCK_TOKENS, len(ids))
+        full = min(tokens // BLOCK_TOKENS, len(ids))
         if full > sequence.tree_blocks:
             sequence.end = self.cache.commit(sequence.end, ids, sequence.tree_blocks, full)
+            if self.on_stored is not None:
+                self.on_stored(sequence.request.name, ids, sequence.tree_blocks, full)
             sequence.tree_blocks = full
 
     # The next step.
@@ -299,7 +308,7 @@ class ModelServer:
         for sequence in gone:
             self._unschedule(sequence)
 
-    def _unschedule(self, sequence: Sequence) -> None:
+    def _unschedule(self, sequence: DecodingSequence) -> None:
         if sequence.decoding_since is not None:
             self._batch.remove(sequence)
         self._let_go(sequence)
@@ -318,13 +327,13 @@ class ModelServer:
             preempted = True
         return preempted
 
-    def _fill(self, *, admit: bool) -> tuple[list[tuple[Sequence, int]], float]:
+    def _fill(self, *, admit: bool) -> tuple[list[tuple[DecodingSequence, int]], float]:
         """Prompts' chunks for the next step, and their token pairs."""
         partial = self._partial
         if partial is None and not (admit and self._waiting):
             return [], 0.0
         budget = self.profile.batch_tokens_max - self._batch.size
-        chunks: list[tuple[Sequence, int]] = []
+        chunks: list[tuple[DecodingSequence, int]] = []
         pairs = 0.0
         if partial is not None:
             pairs += self._schedule(partial, budget, chunks)
@@ -337,7 +346,7 @@ class ModelServer:
             budget -= chunks[-1][1]
         return chunks, pairs
 
-    def _admit(self, sequence: Sequence) -> bool:
+    def _admit(self, sequence: DecodingSequence) -> bool:
         """Hold what is cached and allocate the rest, or leave everything as it is."""
         tokens = sequence.target_tokens
         ids = sequence.request.ids
@@ -359,17 +368,14 @@ class ModelServer:
         self._running[sequence] = None
         return True
 
-    def _schedule(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> float:
+    def _schedule(self, sequence: DecodingSequence, budget: int, chunks: list[tuple[DecodingSequence, int]]) -> float:
         """Put the next chunk of a prompt into the step; returns its token pairs."""
         start = sequence.computed_tokens
         tokens = min(sequence.target_tokens - start, budget)
         chunks.append((sequence, tokens))
         self._partial = sequence if start + tokens < sequence.target_tokens else None
         # Others may hit these blocks from now on, as in vLLM, where they are cached when scheduled.
-        full = min((start + tokens) // BLOCK_TOKENS, len(sequence.request.ids))
-        if full > sequence.tree_blocks:
-            sequence.end = self.cache.commit(sequence.end, sequence.request.ids, sequence.tree_blocks, full)
-            sequence.tree_blocks = full
+        self._cache_up_to(sequence, start + tokens)
         return tokens * (start + tokens / 2)
 
     def check(self) -> None:

@@ -6,7 +6,7 @@ separate replicas of the same total size can be expected to hit more.
 
 from array import array
 
-from picker.sim.block_cache import BlockCache, Run
+from picker.sim.block_cache import BlockCache, BlockRun
 from picker.sim.profiles import BLOCK_TOKENS
 
 
@@ -40,7 +40,7 @@ class PooledLru:
         full = min(tokens // BLOCK_TOKENS, len(ids), cache.total)
         hits_max = min(hit_tokens_max // BLOCK_TOKENS, len(ids), cache.total)
         match = cache.match(ids, full)
-        end: Run | None = cache.hold(match)
+        end: BlockRun | None = cache.hold(match)
         if full > match.blocks:
             cache.take(full - match.blocks)
             end = cache.commit(end, ids, match.blocks, full)

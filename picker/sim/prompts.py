@@ -27,7 +27,7 @@ _BASE_MASK = (1 << 63) - 1  # room for base + block number in 64 bits
 
 
 class Role(StrEnum):
-    """Who says a segment, as in a chat completion's messages."""
+    """The role that says a segment, as in a chat completion's messages."""
 
     SYSTEM = "system"
     USER = "user"

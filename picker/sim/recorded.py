@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from picker.sim import recording
+from picker import recording
 from picker.sim.profiles import BLOCK_TOKENS
 from picker.sim.prompts import BYTES_PER_TOKEN
 from picker.sim.scripts import PICKER_BLOCK_TOKENS, Script, SimRequest
 
 DEFAULT_OUTPUT_TOKENS = 200
-"""Of an answer whose usage was not seen."""
+"""Tokens of an answer whose usage was not seen."""
 _IN_FLIGHT_MAX = 10_000
 """Entries stand by their ends: this many more are read to find the first ones by arrival."""
 _IDS_PER_BLOCK = PICKER_BLOCK_TOKENS // BLOCK_TOKENS
 _OWN_IDS = 1 << 63
 """Ids of tails, away from those of blocks."""
 _ANSWER_SHARE = 0.9
-"""Of an answer's tokens that the next prompt must have room for: templates drop some of it."""
+"""The next prompt must have room for this share of an answer's tokens; templates drop some of it."""
 
 
 class RecordedScript:

@@ -36,6 +36,8 @@ class Records:
         self.ended_at = 0.0
         self.ceiling_hit_rate = 0.0
         self.preemptions = 0
+        self.replica_seconds = 0.0
+        """What the replicas cost: from the wish for each until it was gone."""
         self.busy_seconds: list[float] = []
         self._load_every = 1
         self._load_seen = 0

@@ -11,8 +11,8 @@ import numpy as np
 
 from picker.sim import report_svg
 from picker.sim.records import Records, Values
-from picker.sim.report_svg import Bar, Line
-from picker.sim.report_table import COLUMNS, cells, row
+from picker.sim.report_svg import Band, Bar, Line
+from picker.sim.report_table import cells, columns, row
 from picker.sim.results import Result
 from picker.version import __version__
 
@@ -45,7 +45,7 @@ svg .title { font-weight: 600; font-size: 13px; fill: var(--ink); }
 def page(runs: Sequence[tuple[Result, Records]], *, command: str) -> str:
     """The whole document. Runs of one workload; seeds of one cell are pooled."""
     first = runs[0][0]
-    policies = list(dict.fromkeys(result.policy for result, _ in runs))
+    policies = list(dict.fromkeys(result.label for result, _ in runs))
     colours = {policy: number for number, policy in enumerate(policies)}
     rates = list(dict.fromkeys((result.share, result.rate) for result, _ in runs))
     sections = [_section([pair for pair in runs if (pair[0].share, pair[0].rate) == rate], colours) for rate in rates]
@@ -69,10 +69,11 @@ def _section(runs: Sequence[tuple[Result, Records]], colours: dict[str, int]) ->
     heading = rate if first.share is None else f"{first.share:g} of the knee ({rate})"
     by_policy: dict[str, list[tuple[Result, Records]]] = {}
     for pair in runs:
-        by_policy.setdefault(pair[0].policy, []).append(pair)
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("policy", *COLUMNS))
+        by_policy.setdefault(pair[0].label, []).append(pair)
+    names = columns(result for result, _ in runs)
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("policy", *names))
     rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(value)}</td>" for value in (cell[0].policy, *row(cell))) + "</tr>"
+        "<tr>" + "".join(f"<td>{escape(value)}</td>" for value in (cell[0].label, *row(cell)[: len(names)])) + "</tr>"
         for cell in cells(result for result, _ in runs)
     )
     bars = [
@@ -89,13 +90,15 @@ def _section(runs: Sequence[tuple[Result, Records]], colours: dict[str, int]) ->
         _distribution("Time to first token", "ttft_seconds", by_policy, colours),
         _distribution("End to end", "e2e_seconds", by_policy, colours),
     ]
-    loads = [_load(policy, pairs[0][1], colours[policy]) for policy, pairs in by_policy.items()]
+    loads = report_svg.bands(
+        "seconds", [_load(policy, pairs[0][1], colours[policy]) for policy, pairs in by_policy.items()]
+    )
     return (
         f"<h2>Load {escape(heading)}</h2>"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
         + report_svg.legend([(policy, colours[policy]) for policy in by_policy])
         + f'<div class="plots">{"".join(plots)}</div>'
-        + "<h3>Requests in flight by replica: least, mean, most</h3>"
+        + "<h3>Requests in flight by replica: least, mean, most (one scale for all policies)</h3>"
         + f'<div class="plots">{"".join(loads)}</div>'
     )
 
@@ -111,12 +114,11 @@ def _distribution(
     return report_svg.lines(f"{title}: share of requests within", "seconds", curves, log_x=True)
 
 
-def _load(policy: str, records: Records, colour: int) -> str:
+def _load(policy: str, records: Records, colour: int) -> Band:
     at = records.load_at
     counts = records.load_counts
-    return report_svg.bands(
+    return Band(
         policy,
-        "seconds",
         Line(policy, at, [float(min(each)) for each in counts], colour),
         Line(policy, at, [fmean(each) for each in counts], colour),
         Line(policy, at, [float(max(each)) for each in counts], colour),

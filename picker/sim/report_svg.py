@@ -44,7 +44,7 @@ def lines(title: str, x_label: str, curves: Sequence[Line], *, log_x: bool = Fal
     xs = [x for curve in curves for x in curve.xs]
     ys = [y for curve in curves for y in curve.ys]
     if not xs:
-        return _frame(title, _text(WIDTH / 2, HEIGHT / 2, "nothing was measured", "middle"))
+        return _nothing(title)
     x_axis = _logarithmic(min(xs), max(xs)) if log_x else _linear(min(xs), max(xs))
     y_axis = _linear(0.0, max(ys))
     parts = [_grid(x_axis, y_axis, x_label)]
@@ -57,13 +57,30 @@ def lines(title: str, x_label: str, curves: Sequence[Line], *, log_x: bool = Fal
     return _frame(title, "".join(parts))
 
 
-def bands(title: str, x_label: str, low: Line, middle: Line, high: Line) -> str:
-    """The range between two curves, and one within it."""
-    xs, tops = list(low.xs), list(high.ys)
+class Band(NamedTuple):
+    """A plot of its own: the range between two curves, and one within it."""
+
+    title: str
+    low: Line
+    middle: Line
+    high: Line
+
+
+def bands(x_label: str, row: Sequence[Band]) -> list[str]:
+    """A plot for each band. All have the same axes, so that the eye may compare heights."""
+    xs = [x for band in row for x in band.low.xs]
+    tops = [y for band in row for y in band.high.ys]
     if not xs:
-        return _frame(title, _text(WIDTH / 2, HEIGHT / 2, "nothing was measured", "middle"))
+        return [_nothing(band.title) for band in row]
     x_axis, y_axis = _linear(min(xs), max(xs)), _linear(0.0, max(tops))
-    outline = [*zip(xs, tops, strict=True), *reversed(list(zip(low.xs, low.ys, strict=True)))]
+    return [_band(band, x_label, x_axis, y_axis) for band in row]
+
+
+def _band(band: Band, x_label: str, x_axis: _Axis, y_axis: _Axis) -> str:
+    title, low, middle, high = band
+    if not low.xs:
+        return _nothing(title)
+    outline = [*zip(high.xs, high.ys, strict=True), *reversed(list(zip(low.xs, low.ys, strict=True)))]
     points = " ".join(f"{_x(x_axis, x):.1f},{_y(y_axis, y):.1f}" for x, y in outline)
     curve = " ".join(f"{_x(x_axis, x):.1f},{_y(y_axis, y):.1f}" for x, y in zip(middle.xs, middle.ys, strict=True))
     return _frame(
@@ -109,6 +126,10 @@ def legend(curves: Sequence[tuple[str, int]]) -> str:
         for name, colour in curves
     )
     return f'<ul class="legend">{entries}</ul>'
+
+
+def _nothing(title: str) -> str:
+    return _frame(title, _text(WIDTH / 2, HEIGHT / 2, "nothing was measured", "middle"))
 
 
 def _frame(title: str, content: str, height: float = HEIGHT) -> str:

@@ -31,12 +31,17 @@ def cells(results: Iterable[Result]) -> list[list[Result]]:
     """Results that differ in nothing but their seed, in the order given."""
     found: dict[tuple[str, float, str], list[Result]] = {}
     for result in results:
-        found.setdefault((result.workload, result.rate, result.policy), []).append(result)
+        found.setdefault((result.workload, result.rate, result.label), []).append(result)
     return list(found.values())
 
 
+def columns(results: Iterable[Result]) -> tuple[str, ...]:
+    """Where something scaled, how many replicas there were on average stands behind."""
+    return (*COLUMNS, "replicas") if any(result.autoscale for result in results) else COLUMNS
+
+
 def row(cell: list[Result]) -> list[str]:
-    """One text a column."""
+    """One text a column, and the mean number of replicas."""
     failed = sum(each.failed for each in cell)
     return [
         _mean("{:.1f}", (100 * each.hit_rate for each in cell)),
@@ -52,6 +57,7 @@ def row(cell: list[Result]) -> list[str]:
         _mean("{:.2f}", (each.request_spread.variation for each in cell if each.request_spread)),
         _mean("{:.2f}", (each.token_spread.variation for each in cell if each.token_spread)),
         str(failed) if failed else "",
+        _mean("{:.2f}", (each.replica_seconds / each.duration_seconds for each in cell if each.duration_seconds)),
     ]
 
 
@@ -75,7 +81,8 @@ def table(results: list[Result]) -> Table:
     )
     shown.add_column("load", no_wrap=True)
     shown.add_column("policy", no_wrap=True)
-    for name in COLUMNS:
+    names = columns(results)
+    for name in names:
         shown.add_column(name, justify="right", no_wrap=True)
     previous: float | None = None
     for cell in cells(results):
@@ -84,6 +91,6 @@ def table(results: list[Result]) -> Table:
             shown.add_section()
         rate = f"{result.rate:.3g}{result.rate_unit}"
         load = rate if result.share is None else f"{result.share:g} ({rate})"
-        shown.add_row(load if result.rate != previous else "", result.policy, *row(cell))
+        shown.add_row(load if result.rate != previous else "", result.label, *row(cell)[: len(names)])
         previous = result.rate
     return shown

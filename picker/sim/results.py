@@ -27,26 +27,35 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     rate_unit: str
     """`/s` or `x`."""
     share: float | None
-    """Of the knee; `None` where the rate was given."""
+    """The load as a share of the knee. `None`: the rate was given."""
     hit_rate: float
     """Cached prompt tokens over prompt tokens."""
     ceiling_hit_rate: float
-    """Of one pooled LRU cache as large as all replicas' together."""
+    """The hit rate of one pooled LRU cache as large as all replicas' together."""
     ttft: Percentiles | None
     """`None`: nothing was answered."""
     long_ttft: Percentiles | None
-    """Of prompts of `LONG_PROMPT_TOKENS` and more, which the other percentiles hide where they are few."""
+    """TTFT of prompts of `LONG_PROMPT_TOKENS` and more. Where they are few, the other percentiles hide them."""
     e2e: Percentiles | None
     token_seconds: float
     """Mean time per output token after the first."""
     request_spread: Spread | None
     token_spread: Spread | None
-    """Of uncached prompt tokens and output tokens: the work."""
+    """The spread of the work over replicas: uncached prompt tokens and output tokens."""
     output_tokens_per_second: float
     preemptions: int
+    autoscale: str | None
+    """The signal and its target, `wanted@0.8`; `None`: nothing scaled."""
+    replica_seconds: float
+    """What the replicas cost, from the wish for each until it was gone."""
     duration_seconds: float
     wall_seconds: float
     """What the simulation took, in real time: the only value that differs from run to run."""
+
+    @property
+    def label(self) -> str:
+        """The policy, and what scaled."""
+        return self.policy if self.autoscale is None else f"{self.policy} {self.autoscale}"
 
 
 def summarise(records: Records, **facts: Any) -> Result:
@@ -69,6 +78,7 @@ def summarise(records: Records, **facts: Any) -> Result:
         token_spread=spread(records.by_replica(prompt - cached + output).tolist()),
         output_tokens_per_second=float(output.sum()) / records.ended_at if records.ended_at else 0.0,
         preemptions=records.preemptions,
+        replica_seconds=records.replica_seconds,
         duration_seconds=records.ended_at,
         **facts,
     )

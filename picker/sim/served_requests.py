@@ -30,35 +30,35 @@ class BadRequest(ValueError):
         self.param = param
 
 
-class Part(msgspec.Struct):
+class ServedPart(msgspec.Struct):
     """A content part; what is no text counts as its JSON."""
 
     type: str = "text"
     text: str | None = None
 
 
-class Message(msgspec.Struct):
+class ServedMessage(msgspec.Struct):
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[ServedPart] | None = None
 
 
-class StreamOptions(msgspec.Struct):
+class ServedStreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
 class _Common(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ServedStreamOptions | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     cache_salt: str | None = None
 
 
-class ChatBody(_Common):
+class ServedChatBody(_Common):
     """`/v1/chat/completions`."""
 
-    messages: list[Message] = []
+    messages: list[ServedMessage] = []
     tools: msgspec.Raw = msgspec.Raw()
 
 
@@ -68,7 +68,7 @@ class CompletionBody(_Common):
     prompt: str | list[str | int | list[int]] | None = None
 
 
-class Sequence(msgspec.Struct):
+class ServedSequence(msgspec.Struct):
     """One prompt to run, and its answer."""
 
     prompt_tokens: int
@@ -82,14 +82,14 @@ class ServedRequest(msgspec.Struct):
 
     chat: bool
     model: str
-    sequences: list[Sequence]
+    sequences: list[ServedSequence]
     output_tokens: int
     finish_reason: str
     stream: bool
     include_usage: bool
 
 
-_chat_decoder = msgspec.json.Decoder(ChatBody)
+_chat_decoder = msgspec.json.Decoder(ServedChatBody)
 _completion_decoder = msgspec.json.Decoder(CompletionBody)
 
 
@@ -135,7 +135,7 @@ def token_ids(chat: bool, raw: bytes, models: tuple[str, ...]) -> list[list[int]
     return [list(array("I", prompt + bytes(-len(prompt) % BYTES_PER_TOKEN))) for prompt in _prompts(body)]
 
 
-def _model(body: ChatBody | CompletionBody, models: tuple[str, ...]) -> str:
+def _model(body: ServedChatBody | CompletionBody, models: tuple[str, ...]) -> str:
     model = models[0] if body.model is None else body.model
     if model not in models:
         message = f"The model `{model}` does not exist. Valid aliases: {', '.join(models)}."
@@ -143,11 +143,11 @@ def _model(body: ChatBody | CompletionBody, models: tuple[str, ...]) -> str:
     return model
 
 
-def _prompts(body: ChatBody | CompletionBody) -> list[bytes]:
-    return [_chat_prompt(body)] if isinstance(body, ChatBody) else _completion_prompts(body)
+def _prompts(body: ServedChatBody | CompletionBody) -> list[bytes]:
+    return [_chat_prompt(body)] if isinstance(body, ServedChatBody) else _completion_prompts(body)
 
 
-def _decode(chat: bool, raw: bytes) -> ChatBody | CompletionBody:
+def _decode(chat: bool, raw: bytes) -> ServedChatBody | CompletionBody:
     try:
         return _chat_decoder.decode(raw) if chat else _completion_decoder.decode(raw)
     except msgspec.ValidationError as error:
@@ -156,7 +156,7 @@ def _decode(chat: bool, raw: bytes) -> ChatBody | CompletionBody:
         raise BadRequest(400, "Bad Request", f"1 validation error:\n  JSON decode error: {error}", "body") from error
 
 
-def _chat_prompt(body: ChatBody) -> bytes:
+def _chat_prompt(body: ServedChatBody) -> bytes:
     if not body.messages:
         raise BadRequest(400, "BadRequestError", "messages must not be empty", "messages")
     pieces = [f"<|tools|>\n{bytes(body.tools).decode()}\n"] if body.tools else []
@@ -193,11 +193,11 @@ def _chain_seed(model: str, cache_salt: str | None) -> int:
     return xxh3_64_intdigest(f"{len(model)}:{model}/{cache_salt!r}".encode())
 
 
-def _sequence(prompt: bytes, seed: int, output_tokens: int) -> Sequence:
+def _sequence(prompt: bytes, seed: int, output_tokens: int) -> ServedSequence:
     prompt_tokens = max(1, -(-len(prompt) // BYTES_PER_TOKEN))
     # The same prompt gets the same answer on every replica.
     answer = text_of(xxh3_64_intdigest(prompt, seed) >> 1, output_tokens)
-    return Sequence(prompt_tokens=prompt_tokens, ids=block_ids(prompt + answer.encode(), seed), answer=answer)
+    return ServedSequence(prompt_tokens=prompt_tokens, ids=block_ids(prompt + answer.encode(), seed), answer=answer)
 
 
 def block_ids(text: bytes, seed: int) -> "array[int]":

@@ -12,12 +12,14 @@ from random import Random
 import msgspec
 
 from picker.config import Config
+from picker.sim.autoscale import Autoscale
 from picker.sim.fleet import Failure, Fleet, FleetOptions, Stop
 from picker.sim.policies import POLICIES
 from picker.sim.policies.policy import Setting
 from picker.sim.profiles import DEFAULT_PROFILE, PROFILES, Profile
 from picker.sim.records import Records
 from picker.sim.results import Result, summarise
+from picker.sim.sharing import Sharing
 from picker.sim.sources import Source
 
 KNEE_POLICY = "least_request"
@@ -46,15 +48,23 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     profile: str = DEFAULT_PROFILE
     kv_tokens: int | None = None
     """KV capacity of a replica in place of the profile's."""
+    knee_ttft_seconds: float | None = None
+    """What a load of 1 is measured by, in place of `late_seconds`."""
     speeds: tuple[float, ...] = ()
     """Factors of the replicas' speed, in turn; empty: all 1."""
     pickers: int = 1
+    sharing: Sharing | None = None
+    """How they tell each other what they decide; `None`: they do not."""
     config: Config = Config()
     first_chunk_visible: bool = True
     scrape_seconds: float | None = None
+    idle_scrape_seconds: float | None = None
     metrics_age_seconds: float = 0.0
+    kv_events_delay_seconds: float | None = None
+    kv_events_loss: float = 0.0
     failures: tuple[Failure, ...] = ()
     joins: tuple[float, ...] = ()
+    autoscale: Autoscale | None = None
     check_every: int | None = None
 
     def profiles(self) -> list[Profile]:
@@ -96,11 +106,16 @@ def fleet_of(run: Run, stop: Stop | None = None) -> Fleet:
         rng=Random(f"{run.seed}/fleet"),
         options=FleetOptions(
             scrape_seconds=run.scrape_seconds,
+            idle_scrape_seconds=run.idle_scrape_seconds,
             metrics_age_seconds=run.metrics_age_seconds,
+            kv_events_delay_seconds=run.kv_events_delay_seconds,
+            kv_events_loss=run.kv_events_loss,
             failures=run.failures,
             joins=run.joins,
+            autoscale=run.autoscale,
             stop=stop,
             requests=run.requests - int(run.warm_up * run.requests),
+            sharing=run.sharing,
             check_every=run.check_every,
         ),
     )
@@ -122,6 +137,7 @@ def simulate(
         rate=run.rate,
         rate_unit=run.source.unit,
         share=share,
+        autoscale=None if run.autoscale is None else run.autoscale.name,
         wall_seconds=time.perf_counter() - began,
     )
     return result, records
@@ -135,7 +151,8 @@ class Knees:
 
     def rate(self, run: Run) -> float:
         """The knee for this run's source and replicas; its policy, seed and faults do not matter."""
-        key = (run.source, run.replicas, run.profile, run.kv_tokens, run.speeds, run.requests, run.warm_up)
+        fleet = (run.replicas, run.profile, run.kv_tokens, run.speeds)
+        key = (run.source, *fleet, run.requests, run.warm_up, run.knee_ttft_seconds)
         if key not in self._found:
             self._found[key] = _find_knee(run)
         return self._found[key]
@@ -143,8 +160,18 @@ class Knees:
 
 def _find_knee(run: Run) -> float:
     """Bisection on a logarithmic scale, from a bracket grown by doubling or halving."""
-    quiet = msgspec.structs.replace(run, policy=KNEE_POLICY, pickers=1, seed=0, failures=(), joins=(), check_every=None)
-    limit = late_seconds(quiet)
+    quiet = msgspec.structs.replace(
+        run,
+        policy=KNEE_POLICY,
+        pickers=1,
+        sharing=None,
+        seed=0,
+        failures=(),
+        joins=(),
+        autoscale=None,
+        check_every=None,
+    )
+    limit = late_seconds(quiet) if run.knee_ttft_seconds is None else run.knee_ttft_seconds
     share_max = 1.0 - KNEE_PERCENTILE
 
     def sustains(rate: float) -> bool:

@@ -19,11 +19,23 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from picker.sim import recorded, recording, traces, workloads
+from picker import recording
+from picker.sim import recorded, traces, workloads
 from picker.sim.prompts import Segment, Session
 from picker.sim.scripts import Script, SessionScript
 
-SETTLE_SECONDS: Mapping[str, float] = {"long": 120.0, "chat": 180.0, "agents": 60.0, "mixed": 180.0, "tools": 0.0}
+SETTLE_SECONDS: Mapping[str, float] = {
+    "long": 120.0,
+    "chat": 180.0,
+    "agents": 60.0,
+    "mixed": 180.0,
+    "tools": 0.0,
+    "deep": 900.0,
+    "tenants": 90.0,
+    "reasoning": 60.0,
+    "retrieval": 0.0,
+    "batch": 180.0,
+}
 """By workload: about three times a session's mean span, pauses only."""
 
 
@@ -36,7 +48,7 @@ class Source(Protocol):
 
     @property
     def unit(self) -> str:
-        """Of its rate."""
+        """The unit of its rate."""
 
     def scripts(self, seed: int, requests: int, rate: float, warm_up: float) -> Iterator[Script]:
         """Scripts of at most `requests` requests, the first `warm_up` share of them not measured."""

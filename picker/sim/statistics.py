@@ -33,7 +33,7 @@ class Sample(msgspec.Struct, kw_only=True):
 
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a time, seconds. Linear interpolation between the two nearest, as numpy's default."""
+    """Percentiles of a time in seconds, interpolated between the two nearest values, as numpy's default does."""
 
     mean: float
     p50: float
@@ -62,7 +62,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     e2e: Percentiles | None
     spread_requests: Spread | None
     spread_tokens: Spread | None
-    """Of prompt and output tokens."""
+    """The spread of prompt and output tokens over replicas."""
     late_p99_seconds: float | None
     requests_by_endpoint: dict[str, int]
 

@@ -23,13 +23,13 @@ from picker.sim.records import Records, Values
 from picker.sim.simulate import Run, play
 
 STRETCHES = 12
-"""Of a run, as units of the bootstrap."""
+"""A run is cut into so many: the units of the bootstrap."""
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 KEEP_SHARE = 1 / 3
-"""Of the candidates, after each round of halving."""
+"""This share of the candidates stays after each round of halving."""
 STEP_FACTORS = (0.6, 1.6)
-"""Of a knob, in the steps from the best."""
+"""What a knob is multiplied by in the steps from the best."""
 
 
 class Knob(NamedTuple):
@@ -59,7 +59,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, records: Records) -> "Measured":
-        """Of a run's records."""
+        """The measured part of a run's records."""
         arrived_at = records.column("arrived_at")
         order = np.argsort(arrived_at, kind="stable")
         return cls(arrived_at[order], records.column("ttft_seconds")[order], records.column("e2e_seconds")[order])
@@ -204,7 +204,7 @@ def _sample(rng: Random, count: int) -> Iterator[dict[str, float]]:
 
 
 def _rounded(value: float) -> float:
-    """To two digits: nobody wants to paste 3.4187."""
+    """Rounded to two digits, for pasting."""
     return float(f"{value:.2g}")
 
 
@@ -213,7 +213,7 @@ def _with_config(runs: Sequence[Run], config: Config) -> list[Run]:
 
 
 def value_at(config: Config, path: str) -> float:
-    """Of a knob."""
+    """The value of a knob."""
     found: Any = config
     for name in path.split("."):
         found = getattr(found, name)
@@ -233,7 +233,7 @@ def with_values(config: Config, values: dict[str, float]) -> Config:
 
 
 def figures(measured: Measured) -> Figures:
-    """Of one run, or of stretches of several. At least one request."""
+    """The figures of one run, or of stretches of several. There must be at least one request."""
     return Figures(
         float(measured.ttft.mean()),
         float(np.percentile(measured.ttft, 95)),

@@ -10,36 +10,19 @@ a parameter follows a publication its docstring says so.
 * `agents`: coding agents with one common preamble, contexts that grow by tool output, short pauses;
 * `mixed`: `chat` with a thin stream of long prompts that nobody asks again;
 * `tools`: single requests from templates whose heads are shared in families.
+
+`heavy_workloads` has those where routing is hardest.
 """
 
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, merge
-from itertools import accumulate, islice
-from math import log
-from random import Random
+from itertools import islice
 
 import msgspec
 
+from picker.sim.draws import Draws, Lengths, conversations, mean_turns, popularity
+from picker.sim.heavy_workloads import HEAVY_WORKLOADS, HeavyParameters
 from picker.sim.prompts import Role, Segment, Session, Turn
-
-_SEED_BITS = 40
-
-
-class Lengths(msgspec.Struct, frozen=True):
-    """A lognormal length in tokens (or seconds), clipped to `least..most`."""
-
-    median: float
-    sigma: float
-    least: float
-    most: float
-
-    def draw(self, rng: Random) -> float:
-        """One value."""
-        return min(max(rng.lognormvariate(log(self.median), self.sigma), self.least), self.most)
-
-    def tokens(self, rng: Random) -> int:
-        """One whole value, at least 1."""
-        return max(1, round(self.draw(rng)))
 
 
 class Long(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +77,7 @@ class Mixed(msgspec.Struct, frozen=True, kw_only=True):
 
     chat: Chat = Chat()
     long_share: float = 0.02
-    """Of the requests."""
+    """The share of requests whose prompt is long."""
     long_tokens_least: int = 20_000
     long_tokens_most: int = 60_000
     long_answer_tokens: Lengths = Lengths(150, 0.5, 16, 500)
@@ -115,55 +98,10 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     streaming_share: float = 0.5
 
 
-Parameters = Long | Chat | Agents | Mixed | Tools
+Parameters = Long | Chat | Agents | Mixed | Tools | HeavyParameters
 
 
-class _Draws:
-    """A workload's dice and its segment numbers. Texts of different seeds have nothing in common."""
-
-    def __init__(self, seed: int, stream: int = 0) -> None:
-        self.rng = Random(f"{seed}/{stream}")
-        self._next_id = ((seed & 0x7FFF) << 8 | stream) << _SEED_BITS
-
-    def segment(self, tokens: int, role: Role = Role.USER) -> Segment:
-        """A text that nobody said before."""
-        self._next_id += 1
-        return Segment(self._next_id, tokens, role)
-
-    def answer(self, lengths: Lengths) -> Segment:
-        return self.segment(lengths.tokens(self.rng), Role.ASSISTANT)
-
-    def count(self, mean: float, most: int) -> int:
-        """Geometric, at least 1."""
-        count = 1
-        while count < most and self.rng.random() < 1 - 1 / mean:
-            count += 1
-        return count
-
-    def arrivals(self, per_second: float, burstiness: float = 1.0) -> Iterator[float]:
-        """Times with gamma gaps, the mean rate `per_second`."""
-        shape = 1 / burstiness**2
-        at = 0.0
-        while True:
-            at += self.rng.gammavariate(shape, 1 / (shape * per_second))
-            yield at
-
-    def streams(self, share: float) -> bool:
-        return self.rng.random() < share
-
-
-def _popularity(count: int, exponent: float) -> list[float]:
-    """Cumulative Zipf weights for `Random.choices`."""
-    return list(accumulate(1 / (rank + 1) ** exponent for rank in range(count)))
-
-
-def _mean_turns(mean: float, most: int) -> float:
-    """Mean of a geometric count that stops at `most`."""
-    again = 1 - 1 / mean
-    return (1 - again**most) / (1 - again)
-
-
-def _long(parameters: Long, draws: _Draws, per_second: float) -> Iterator[Session]:
+def _long(parameters: Long, draws: Draws, per_second: float) -> Iterator[Session]:
     rng = draws.rng
     system = draws.segment(parameters.system_tokens, Role.SYSTEM)
     documents = draws.arrivals(per_second / parameters.questions_mean)
@@ -189,33 +127,19 @@ def _long(parameters: Long, draws: _Draws, per_second: float) -> Iterator[Sessio
         yield Session(id=number, at_seconds=at, turns=(turn,))
 
 
-def _chat(parameters: Chat, draws: _Draws, per_second: float) -> Iterator[Session]:
+def _chat(parameters: Chat, draws: Draws, per_second: float) -> Iterator[Session]:
     rng = draws.rng
     systems = [
         draws.segment(parameters.system_tokens.tokens(rng), Role.SYSTEM) for _ in range(parameters.system_prompts)
     ]
-    weights = _popularity(len(systems), parameters.system_popularity)
-    rate = per_second / _mean_turns(parameters.turns_mean, parameters.turns_max)
-    for number, at in enumerate(draws.arrivals(rate, parameters.burstiness), 1):
-        head: tuple[Segment, ...] = tuple(rng.choices(systems, cum_weights=weights))
-        turns = []
-        for index in range(draws.count(parameters.turns_mean, parameters.turns_max)):
-            turns.append(
-                Turn(
-                    segments=(*head, draws.segment(parameters.question_tokens.tokens(rng))),
-                    answer=draws.answer(parameters.answer_tokens),
-                    pause_seconds=parameters.pause_seconds.draw(rng) if index else 0.0,
-                    streaming=draws.streams(parameters.streaming_share),
-                )
-            )
-            head = ()
-        yield Session(id=number, at_seconds=at, turns=tuple(turns))
+    weights = popularity(len(systems), parameters.system_popularity)
+    yield from conversations(parameters, draws, systems, weights, per_second, parameters.streaming_share)
 
 
-def _agents(parameters: Agents, draws: _Draws, per_second: float) -> Iterator[Session]:
+def _agents(parameters: Agents, draws: Draws, per_second: float) -> Iterator[Session]:
     rng = draws.rng
     preamble = draws.segment(parameters.preamble_tokens, Role.SYSTEM)
-    rate = per_second / _mean_turns(parameters.turns_mean, parameters.turns_max)
+    rate = per_second / mean_turns(parameters.turns_mean, parameters.turns_max)
     for number, at in enumerate(draws.arrivals(rate), 1):
         said: tuple[Segment, ...] = (preamble, draws.segment(parameters.task_tokens.tokens(rng)))
         turns = []
@@ -232,29 +156,29 @@ def _agents(parameters: Agents, draws: _Draws, per_second: float) -> Iterator[Se
         yield Session(id=number, at_seconds=at, turns=tuple(turns))
 
 
-def _mixed(parameters: Mixed, draws: _Draws, per_second: float) -> Iterator[Session]:
+def _mixed(parameters: Mixed, draws: Draws, per_second: float) -> Iterator[Session]:
     chat = _chat(parameters.chat, draws, per_second * (1 - parameters.long_share))
     # Dice of their own: the same chat with and without the long prompts.
-    long = _unique(parameters, _Draws(draws.rng.getrandbits(15), 1), per_second * parameters.long_share)
+    long = _unique(parameters, Draws(draws.rng.getrandbits(15), 1), per_second * parameters.long_share)
     for number, session in enumerate(merge(chat, long, key=lambda session: session.at_seconds), 1):
         yield msgspec.structs.replace(session, id=number)
 
 
-def _unique(parameters: Mixed, draws: _Draws, per_second: float) -> Iterator[Session]:
+def _unique(parameters: Mixed, draws: Draws, per_second: float) -> Iterator[Session]:
     for at in draws.arrivals(per_second):
         prompt = draws.segment(draws.rng.randint(parameters.long_tokens_least, parameters.long_tokens_most))
         turn = Turn(segments=(prompt,), answer=draws.answer(parameters.long_answer_tokens))
         yield Session(id=0, at_seconds=at, turns=(turn,))
 
 
-def _tools(parameters: Tools, draws: _Draws, per_second: float) -> Iterator[Session]:
+def _tools(parameters: Tools, draws: Draws, per_second: float) -> Iterator[Session]:
     rng = draws.rng
     families = [draws.segment(parameters.family_tokens.tokens(rng), Role.SYSTEM) for _ in range(parameters.families)]
     templates = [
         (families[index % len(families)], draws.segment(parameters.template_tokens.tokens(rng), Role.SYSTEM))
         for index in range(parameters.templates)
     ]
-    weights = _popularity(len(templates), parameters.popularity)
+    weights = popularity(len(templates), parameters.popularity)
     for number, at in enumerate(draws.arrivals(per_second, parameters.burstiness), 1):
         (template,) = rng.choices(templates, cum_weights=weights)
         turn = Turn(
@@ -271,7 +195,10 @@ WORKLOADS: dict[str, tuple[Parameters, Callable[..., Iterator[Session]]]] = {
     "agents": (Agents(), _agents),
     "mixed": (Mixed(), _mixed),
     "tools": (Tools(), _tools),
+    **HEAVY_WORKLOADS,
 }
+CLASSIC = ("long", "chat", "agents", "mixed", "tools")
+"""Those that the contest's cells of the longest standing are of."""
 
 
 def sessions(
@@ -291,7 +218,7 @@ def sessions(
         parameters = defaults
     if type(parameters) is not type(defaults):
         raise ValueError(f"workload {name!r} takes {type(defaults).__name__} parameters")
-    return generate(parameters, _Draws(seed), requests_per_second)
+    return generate(parameters, Draws(seed), requests_per_second)
 
 
 def first_requests(stream: Iterator[Session], requests: int) -> Iterator[Session]:

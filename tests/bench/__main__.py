@@ -15,11 +15,12 @@ from typing import Any
 
 from rich.console import Console
 
-from picker.edge.malloc import tune_malloc
-from picker.sim.envoy import EnvoyProcess
+from picker.edge.process.malloc import tune_malloc
+from picker.lab.envoy import EnvoyProcess
 from tests.bench import decision, growth, offline, raw_exchange, resources, through_envoy
-from tests.bench.processes import INTERPRETED, PickerProcess, free_ports, interpreted_json, upstream
+from tests.bench.processes import INTERPRETED, PickerProcess, interpreted_json, upstream
 from tests.bench.report import console_table, machine, markdown, part
+from tests.ports import free_ports
 
 Parts = Iterator[tuple[str, dict[str, Any]]]
 

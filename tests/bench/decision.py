@@ -88,7 +88,7 @@ class Timed:
 
     def __call__(self, number: int) -> None:
         decision = self.director.decide(self.request(number), now=1.0, rng=self.rng, first_chunk_visible=True)
-        self.director.finish(decision.charge, reached=True)
+        self.director.finish(decision.booking, reached=True)
 
 
 INDEX_SHAPES = ((1, 100), (8, 100), (50, 10), (50, 100), (50, 1_000), (200, 100))

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from picker.api import find_api, read_body
-from picker.sim.envoy import EnvoyConfig, EnvoyProcess
+from picker.lab.envoy import EnvoyConfig, EnvoyProcess
 from tests.bench import raw_exchange, resources
 from tests.bench.decision import SIZES, Timed, best_of, chat_body, director_of
-from tests.bench.processes import PickerProcess, free_ports, resident_mib, upstream
+from tests.bench.processes import PickerProcess, resident_mib, upstream
 from tests.bench.report import Row
 from tests.bench.through_envoy import ENDPOINTS, measure, request_file
+from tests.ports import free_ports
 
 
 def row(what: str, figure: str, loads: tuple[int, int], measured: Callable[[int], float | None]) -> Row:

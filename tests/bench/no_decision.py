@@ -10,10 +10,10 @@ import sys
 
 import uvloop
 
-from picker.edge.ext_proc import METHOD
-from picker.edge.h2 import H2Transport
-from picker.edge.malloc import tune_malloc
-from picker.edge.transport import Call, Handler
+from picker.edge.grpc.ext_proc import METHOD
+from picker.edge.grpc.h2 import H2Transport
+from picker.edge.grpc.transport import Call, Handler
+from picker.edge.process.malloc import tune_malloc
 from picker.extproc.events import RequestBody
 from picker.extproc.replies import ECHO_BYTES_MAX, ContinueResponseHeaders, EchoRequestBody, RouteOnHeaders
 from picker.extproc.wire import decode, encode

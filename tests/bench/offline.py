@@ -19,29 +19,34 @@ import pstats
 import random
 import struct
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import hpack
 
-from picker.config import Config
-from picker.decision import Picked
-from picker.edge.decisions import DecisionRing
-from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
-from picker.edge.followers import Followers
-from picker.edge.h2.connection import Connection
-from picker.edge.h2.limits import H2Limits
-from picker.edge.h2.shared import RECEIVE_BYTES, Shared
-from picker.edge.malloc import tune_malloc
-from picker.edge.telemetry import Telemetry
-from picker.edge.transport import Call
+from picker.config import Config, TransportLimits
+from picker.decision import Booking, Picked
+from picker.edge.grpc.ext_proc import METHOD, ExtProcService
+from picker.edge.grpc.h2.connection import Connection
+from picker.edge.grpc.h2.shared import RECEIVE_BYTES, H2Shared
+from picker.edge.grpc.transport import Call
+from picker.edge.process.malloc import tune_malloc
+from picker.edge.telemetry.decisions import DecisionRing
+from picker.edge.telemetry.observers import Observers
+from picker.edge.telemetry.page import Telemetry
 from picker.generated import ext_proc_pb2 as pb
+from picker.metering import Metering
 from picker.outcomes import Explanation, Reason
+from picker.pool.endpoint import Endpoint
+from picker.pool.inflight import Charge
+from picker.pool.specs import EndpointSpec
 from tests.bench.decision import SIZES, chat_body, director_of
 from tests.bench.raw_exchange import header_message
 from tests.bench.report import Row
 from tests.bench.sse_server import event
 from tests.bench.transport import data_frames, frame
+from tests.faults import raised
 
 ENDPOINTS = 4
 FULL_DUPLEX = 4
@@ -168,6 +173,14 @@ class Sink:
     def is_closing(self) -> bool:
         return False
 
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        """The rest of a long read waits for the next turn of the loop, which `Peer.receive` gives it."""
+
+    resume_reading = close = abort = pause_reading
+
 
 class Peer:
     """One connection, and what an Envoy sends on it, read by read."""
@@ -175,9 +188,9 @@ class Peer:
     def __init__(self, methods: Any) -> None:
         self.soon: list[Callable[[], None]] = []
         self.errors: list[BaseException] = []
-        shared = Shared(
+        shared = H2Shared(
             methods,
-            H2Limits(),
+            TransportLimits(),
             on_error=self.errors.append,
             on_fault=lambda _, why: self.errors.append(RuntimeError(why)),
             clock=time.monotonic,
@@ -203,6 +216,8 @@ class Peer:
         """As a loop does, copy and all."""
         self.received[: len(data)] = data
         self.connection.buffer_updated(len(data))
+        while self.soon:
+            self.soon.pop(0)()
 
     def feed(self, data: bytes) -> None:
         self.receive(data)
@@ -254,21 +269,33 @@ class FixedPolicy:
 
     limits = Config().limits
     hint_rules = None
+    stamp_header = None
     explain_header = False
+    models_differ = False
+    metering = Metering(Config())
 
     PICKED = Picked(
         ("10.0.0.1:8000", "10.0.0.2:8000"),
         Reason.LOAD,
         0.0,
-        object(),
+        Booking(
+            Charge(
+                Endpoint(EndpointSpec(address="10.0.0.1:8000", uid="1", name="pod-1"), 0),
+                prefill_tokens=0.0,
+                context_tokens=0.0,
+                memory_tokens=0.0,
+                now=0.0,
+            ),
+            array("Q"),
+            None,
+            None,
+            None,
+        ),
         lambda: Explanation("load", "", 0, 0, ()),
         0.05,
         "pod-1",
         500.0,
     )
-
-    def reconfigure(self) -> None:
-        pass
 
     def priority(self, objective: str | None) -> int:
         return 0
@@ -279,13 +306,28 @@ class FixedPolicy:
     def not_streamed(self, booking: Any) -> None:
         pass
 
-    def first_token(self, booking: Any) -> None:
+    def first_token(self, booking: Any, now: float) -> None:
         pass
 
-    def answered(self, booking: Any, status: int) -> bool:
+    def answered(self, booking: Any, status: int, now: float, **_: Any) -> bool:
         return False
 
-    def served_by(self, booking: Any, address: str) -> bool:
+    def served_by(self, booking: Any, address: str, now: float) -> bool:
+        return False
+
+    def decide_plainly(self, request: Any, **_: Any) -> Picked:
+        return self.PICKED
+
+    def engine_seconds(self, booking: Any, usage: Any) -> float:
+        return 0.0
+
+    def created(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def ended_well(self, booking: Any, now: float) -> None:
+        pass
+
+    def abandoned(self, booking: Any, silent_seconds: float, now: float, **_: Any) -> bool:
         return False
 
     def finish(self, booking: Any, **_: Any) -> None:
@@ -297,22 +339,20 @@ def methods(part: str) -> Any:
     if part == "transport":
         return {METHOD: Answering}
 
-    def fail(error: BaseException) -> None:
-        raise error
-
     policy: Any = FixedPolicy()
     if part == "whole":
-        policy = BoundPolicy(director_of(ENDPOINTS), clock=lambda: 1.0, rng=random.Random(1))
+        policy = director_of(ENDPOINTS)
     books = None
     if part in ("telemetry", "whole"):
         telemetry = Telemetry(lambda: None)  # type: ignore[arg-type, return-value]
-        books = Followers(DecisionRing(), telemetry)
+        books = Observers(DecisionRing(), telemetry)
     return ExtProcService(
         policy,
         clock=time.monotonic,
+        rng=random.Random(1),
         finished=books.finished if books else lambda record: None,
         decided=books.decided if books else lambda picked, record: None,
-        on_error=fail,
+        faulted=raised,
     ).methods()
 
 
@@ -353,6 +393,8 @@ def timed(peer: Peer, reads: list[bytes]) -> float:
     began = time.process_time()
     for read in reads:
         receive(read)
+        while soon:  # what a read leaves for the loop's next turn
+            soon.pop(0)()
         sender.window = 1 << 30
     took = time.process_time() - began
     assert not peer.errors and not soon, peer.errors

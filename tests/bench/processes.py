@@ -7,8 +7,6 @@ elsewhere psutil's user + system time, in ticks of 10 ms).
 import contextlib
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 import time
@@ -51,21 +49,6 @@ def interpreted_json(*command: str) -> Any:
         check=True,
     )
     return json.loads(done.stdout)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago, and that no client's connection is given (Linux: 32768 on)."""
-    found: list[int] = []
-    for port in random.sample(range(10_000, 32_000), 22_000):
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise RuntimeError(f"fewer than {count} free ports from 10,000 to 32,000")
 
 
 def cpu_seconds(pid: int) -> float:
@@ -131,7 +114,8 @@ class PickerProcess:
     """`picker serve` as users start it. `started_seconds`: from the fork to the line that says its ports."""
 
     def __init__(self, addresses: list[str], *flags: str, tree: Path = TREE) -> None:
-        command = [sys.executable, "-m", "picker", "serve", "--host", "127.0.0.1", "--endpoints", ",".join(addresses)]
+        command = [sys.executable, "-m", "picker", "serve", "--host", "127.0.0.1"]
+        command += ["--endpoints", ",".join(addresses)] if addresses else []
         command += ["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--log-level", "error"]
         began = time.perf_counter()
         self.process = subprocess.Popen(
@@ -141,6 +125,7 @@ class PickerProcess:
         ports = dict(part.split("=") for part in self.process.stdout.readline().split()[1:])
         self.started_seconds = time.perf_counter() - began
         self.address = ports["grpc"]
+        self.metrics = ports["metrics"]
         self.pid = self.process.pid
 
     def stop(self) -> None:

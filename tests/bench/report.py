@@ -5,6 +5,8 @@ the JSON find them by name.
 """
 
 import platform
+import re
+import textwrap
 import time
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +18,12 @@ from rich.table import Table
 import picker.director
 
 Row = dict[str, Any]
+
+COLUMNS = 100
+"""Of prose in Markdown."""
+
+_CODE_SPAN = re.compile(r"`[^`]*`")
+_MARKER = re.compile(r"^(?:[-*+>]|#+|\d+[.)])$")
 
 
 def part(title: str, rows: list[Row], note: str = "") -> dict[str, Any]:
@@ -56,10 +64,30 @@ def markdown(found: dict[str, Any]) -> str:
     aligned = ("---" if isinstance(found["rows"][0][name], str) else "---:" for name in columns)
     lines = [f"### {found['title']}", ""]
     if found["note"]:
-        lines += [found["note"], ""]
+        lines += [wrapped(found["note"]), ""]
     lines += ["| " + " | ".join(columns) + " |", "|" + "|".join(aligned) + "|"]
     lines += ["| " + " | ".join(shown(row[name]) for name in columns) + " |" for row in found["rows"]]
     return "\n".join(lines) + "\n"
+
+
+def wrapped(words: str, first: str = "", others: str = "") -> str:
+    """A paragraph in lines of at most `COLUMNS`. Code spans stay whole; no line begins like a list or a heading."""
+    glued = _CODE_SPAN.sub(lambda span: span.group().replace(" ", "\0"), words)
+    pieces: list[str] = []
+    for word in glued.split():
+        if pieces and _MARKER.match(word):
+            pieces[-1] += f"\0{word}"
+        else:
+            pieces.append(word)
+    filled = textwrap.fill(
+        " ".join(pieces),
+        COLUMNS,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return filled.replace("\0", " ")
 
 
 def machine() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from picker.sim.envoy import Balancing, EnvoyConfig, EnvoyProcess
+from picker.lab.envoy import Balancing, EnvoyConfig, EnvoyProcess
 from tests.bench import raw_exchange
 from tests.bench.decision import SIZES
 from tests.bench.processes import (
@@ -18,12 +18,12 @@ from tests.bench.processes import (
     PickerProcess,
     cpu_seconds,
     environment,
-    free_ports,
     resident_mib,
     upstream,
 )
 from tests.bench.report import Row, loop_ns
 from tests.bench.through_envoy import measure, request_file
+from tests.ports import free_ports
 
 INDEX_BLOCKS = 1_000_000
 CONVERSATION_BLOCKS = 50
@@ -133,7 +133,7 @@ def _full_index() -> tuple[float, float]:
     import os
 
     from picker import wiring
-    from picker.edge.malloc import tune_malloc
+    from picker.edge.process.malloc import tune_malloc
     from picker.prefix.index import PrefixIndex
 
     assert wiring

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess
+from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess
 from tests.bench.decision import SIZES, chat_body
 from tests.bench.processes import (
     INTERPRETED,
@@ -23,10 +23,10 @@ from tests.bench.processes import (
     PickerProcess,
     ServerModule,
     cpu_seconds,
-    free_ports,
     upstream,
 )
 from tests.bench.report import Row
+from tests.ports import free_ports
 
 ENDPOINTS = 4
 RATES = {"2 KB": 500.0, "32 KB": 500.0, "400 KB": 100.0}

@@ -101,9 +101,9 @@ def request_body(size: int) -> bytes:
 
 def serve(kind: str, loop: str, tune: bool, parse: bool, seconds: float) -> None:
     """The server process: says its port, runs, stops by itself."""
-    from picker.edge.grpcio_transport import GrpcioTransport
-    from picker.edge.h2 import H2Transport
-    from picker.edge.malloc import tune_malloc
+    from picker.edge.grpc.grpcio_transport import GrpcioTransport
+    from picker.edge.grpc.h2 import H2Transport
+    from picker.edge.process.malloc import tune_malloc
 
     if tune:
         tune_malloc()
@@ -320,7 +320,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--serve", choices=("h2", "grpcio"), help=argparse.SUPPRESS)
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="uvloop")
-    parser.add_argument("--tune", action="store_true", help="serve with picker.edge.malloc")
+    parser.add_argument("--tune", action="store_true", help="serve with picker.edge.process.malloc")
     parser.add_argument("--parse", action="store_true", help="serve with a handler that parses")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of calls")
     parser.add_argument("--only", help="a part of a row's name")

@@ -19,13 +19,14 @@ from google.protobuf import struct_pb2
 from picker.config import Config
 from picker.decision import Finished
 from picker.director import Director
-from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
-from picker.edge.transport import GrpcStatus
+from picker.edge.grpc.ext_proc import METHOD, ExtProcService
+from picker.edge.grpc.transport import GrpcStatus
+from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
 from picker.pool.specs import EndpointSpec, EngineSample
-from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
 from tests.envoy.clients import request
 from tests.envoy.picker_process import PickerProcess, wait_until
 from tests.envoy.upstream import FULL_PAGE, Upstream
+from tests.faults import raised
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its generated code uses what pydantic is about to drop
@@ -71,6 +72,9 @@ class Call:
         self.sent: list[Any] = []
         self.status: GrpcStatus | None = None
 
+    def hold(self, size: int) -> None:
+        assert size >= 0
+
     def send(self, message: bytes, body: bytes | memoryview = b"") -> None:
         self.sent.append(ext_proc.ProcessingResponse.parse(message + body))
 
@@ -104,21 +108,18 @@ class MemoryProxy:
     def __init__(self, request_body: BodyMode, response_body: BodyMode, endpoints: int, **config: Any) -> None:
         self.modes = (request_body, response_body)
         self.now = 100.0
-        self.director = Director(Config(objectives=OBJECTIVES, **config))
+        self.director = Director(Config(objectives={**OBJECTIVES}, **config))
         self.addresses = tuple(f"10.0.0.{number}:8000" for number in range(1, endpoints + 1))
         self.director.replace_endpoints(EndpointSpec(address=each, uid=each, name=each) for each in self.addresses)
         self.finished: list[Finished] = []
-        policy = BoundPolicy(self.director, clock=lambda: self.now, rng=Random(7))
         self.service = ExtProcService(
-            policy,
+            self.director,
             clock=lambda: self.now,
+            rng=Random(7),
             finished=self.finished.append,
             decided=lambda picked, record: None,
-            on_error=self._on_error,
+            faulted=raised,
         )
-
-    def _on_error(self, error: BaseException) -> None:
-        raise AssertionError("the service failed") from error
 
     def saturate(self) -> None:
         """Every engine reports a long queue."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from picker.sim.envoy import BodyMode
-from picker.sim.envoy_config import EXT_PROC_SERVICE
+from picker.lab.envoy import BodyMode
+from picker.lab.envoy_config import EXT_PROC_SERVICE
 from tests.conformance.proxies import (
     FD,
     SERVED,
@@ -63,7 +63,7 @@ def make(request: pytest.FixtureRequest, opened: dict[Any, Proxy]) -> Make:
     ) -> Proxy:
         key = (request.param, request_body, response_body, endpoints, mark, tuple(config.items()))
         if key not in opened:
-            opened[key] = KINDS[request.param](request_body, response_body, endpoints, **config)
+            opened[key] = KINDS[request.param](request_body, response_body, endpoints, **config)  # type: ignore[assignment]
         return opened[key]
 
     return make_one

@@ -1,22 +1,18 @@
 """h2spec, the public HTTP/2 conformance suite, against the h2 transport: 145 tests, none may fail.
 
-Built from source where Go is installed (`go install`, into tests/conformance/bin, ignored by git).
+`make tools` builds it from source where Go is installed.
 """
 
-import os
-import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
-from picker.edge.tls import self_signed, server_context
+from picker.edge.grpc.tls import self_signed, server_context
+from tests.conformance.tools import H2SPEC
 from tests.contracts.serving import Serving
-
-BIN = Path(__file__).parent / "bin"
-H2SPEC = BIN / "h2spec"
-VERSION = "v2.2.1+incompatible"
+from tests.tools.tool import Missing
 
 ALLOWED: dict[str, str] = {}
 """Failures that we accept: the test's description -> why. There is none."""
@@ -24,17 +20,10 @@ ALLOWED: dict[str, str] = {}
 
 @pytest.fixture(scope="session")
 def h2spec() -> Path:
-    if not H2SPEC.exists():
-        go = shutil.which("go")
-        if go is None:
-            pytest.skip("NOT RUN: h2spec (HTTP/2 conformance) needs Go to be built; install Go")
-        BIN.mkdir(exist_ok=True)
-        environment = {**os.environ, "GOBIN": str(BIN)}
-        command = [go, "install", f"github.com/summerwind/h2spec/cmd/h2spec@{VERSION}"]
-        built = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-        if built.returncode:
-            pytest.skip(f"NOT RUN: h2spec (HTTP/2 conformance) could not be built: {built.stderr.strip()[-200:]}")
-    return H2SPEC
+    try:
+        return H2SPEC.look("h2spec")
+    except Missing as missing:
+        pytest.skip(f"NOT RUN: no h2spec (HTTP/2 conformance): {missing}")
 
 
 @pytest.mark.parametrize("mode", ["asyncio", "uvloop", "TLS"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from picker.edge.tls import self_signed, server_context
+from picker.edge.grpc.tls import self_signed, server_context
 from tests.contracts.serving import Serving
 
 GRPC = ["-H", "content-type: application/grpc", "-H", "te: trailers"]

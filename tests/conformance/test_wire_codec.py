@@ -15,6 +15,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
+from picker.extproc import replies
+from picker.extproc.wire import encode
 from picker.generated import ext_proc_pb2 as ours
 
 with warnings.catch_warnings():
@@ -246,6 +248,29 @@ def test_we_read_their_bytes(name: str) -> None:
     assert type(our_message).FromString(bytes(their_message)) == our_message
 
 
+def test_what_the_proxy_is_told_stands_beside_every_reply_that_may_carry_it() -> None:
+    """And changes nothing else of it: read by the other codec, with and without."""
+    told = ("ours", (("reason", "load"), ("total_tokens", 42.0), ("tenant", "a\ud800")))
+    expected = {"ours": {"reason": "load", "total_tokens": 42.0, "tenant": "a?"}}
+    route = {"envoy.lb": {DESTINATION: "10.0.0.1:8000"}}
+    stamp = ("x-session-id", "p0123456789-12345")
+    addresses = ("10.0.0.1:8000",)
+    for plain, telling, more in (
+        (replies.EchoResponseBody(b"x" * 300, True), replies.EchoResponseBody(b"x" * 300, True, told), {}),
+        (replies.ContinueResponseBody(), replies.ContinueResponseBody(told), {}),
+        (replies.ContinueResponseTrailers(), replies.ContinueResponseTrailers(told), {}),
+        (replies.ContinueResponseHeaders(), replies.ContinueResponseHeaders(None, told), {}),
+        (replies.ContinueResponseHeaders("why"), replies.ContinueResponseHeaders("why", told), {}),
+        (replies.RouteOnHeaders(addresses), replies.RouteOnHeaders(addresses, None, told), route),
+        (replies.RouteOnBody(addresses), replies.RouteOnBody(addresses, None, told), route),
+        (replies.RouteOnBody(addresses, stamp), replies.RouteOnBody(addresses, stamp, told), route),
+    ):
+        without, with_it = (theirs.ProcessingResponse.parse(b"".join(encode(each))) for each in (plain, telling))
+        assert with_it.dynamic_metadata == their_struct(**expected, **more)
+        with_it.dynamic_metadata = without.dynamic_metadata
+        assert with_it == without
+
+
 def test_an_unknown_field_is_skipped() -> None:
     """`mode_override` and `override_message_timeout` are not in our definitions."""
     full = theirs.ProcessingResponse(
@@ -274,7 +299,7 @@ def test_every_field_of_our_definitions_is_in_a_pair() -> None:
     declared = {
         field.full_name
         for root in (ours.ProcessingRequest.DESCRIPTOR, ours.ProcessingResponse.DESCRIPTOR)
-        for field in fields_declared(root, set())
+        for field in fields_declared(root, set())  # type: ignore[arg-type]
     }
     assert declared - used == set()
 

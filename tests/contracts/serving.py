@@ -5,10 +5,11 @@ import ssl
 import threading
 from collections.abc import Callable
 
-from picker.edge.grpcio_transport import GrpcioTransport
-from picker.edge.h2 import H2Limits, H2Transport
-from picker.edge.health import HealthService
-from picker.edge.transport import Call
+from picker.config import TransportLimits
+from picker.edge.grpc.grpcio_transport import GrpcioTransport
+from picker.edge.grpc.h2 import H2Transport
+from picker.edge.grpc.health import HealthService
+from picker.edge.grpc.transport import Call
 
 
 class Echo:
@@ -36,7 +37,7 @@ class Serving:
 
     def __init__(
         self,
-        limits: H2Limits | None = None,
+        limits: TransportLimits | None = None,
         tls: ssl.SSLContext | None = None,
         loop: str = "asyncio",
         kind: str = "h2",

@@ -1,27 +1,49 @@
 """Every registered API: one shape of parser, total on JSON, exact about sizes, and blind to what it does not know."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picker.api import PARSERS, find_api, read_body
-from picker.api.document import Document
 from picker.api.request import InferenceRequest, InvalidBody
 
 APIS = pytest.mark.parametrize("suffix", list(PARSERS))
 
-VALID = {
-    "/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
+_CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
+VALID: dict[str, dict[str, Any]] = {
+    "/chat/completions": _CHAT,
     "/completions": {"prompt": "hello"},
     "/responses": {"input": "hello"},
-    "/messages": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5},
+    "/messages": {**_CHAT, "max_tokens": 5},
     "/embeddings": {"input": "hello"},
+    "/models/{model}/generate": {"text_input": "hello"},
+    "/models/{model}/generate_stream": {"text_input": "hello"},
+    "/models/{model}/versions/{id}/generate": {"text_input": "hello"},
+    "/models/{model}/versions/{id}/generate_stream": {"text_input": "hello"},
+    "/api/generate": {"prompt": "hello"},
+    "/api/chat": _CHAT,
+    "/api/embed": {"input": ["hello"]},
+    "/api/embeddings": {"prompt": "hello"},
+    "/vertex_generate": {"instances": [{"text": "hello"}], "parameters": {"sampling_params": {"max_new_tokens": 5}}},
     "/generate": {"text": "hello"},
-    "/generate_stream": {"text_input": "hello"},
+    "/generate_stream": {"inputs": "hello"},
+    "/chat/completions/batch": {"messages": [_CHAT["messages"]]},
+    "/v2/chat": _CHAT,
+    "/v2/embed": {"texts": ["hello"], "input_type": "search_query"},
+    "/v1/embed": {"texts": ["hello"]},
+    "/encode": {"text": "hello"},
+    "/embedding": {"content": "hello"},
+    "/embed": {"inputs": "hello"},
+    "/completion": {"prompt": "hello", "n_predict": 5},
+    "/infill": {"input_prefix": "def x", "prompt": "hello"},
+    "/invocations": _CHAT,
+    "^/": {"inputs": "hello"},
 }
-STREAMS = {"/generate_stream"}
+"""A body of each API, as its reference shows it."""
+STREAMS = {shape for shape in VALID if shape.endswith("_stream")} | {"/api/generate", "/api/chat"}
 
 
 def body(tree: object) -> bytes:
@@ -34,11 +56,15 @@ def test_every_api_has_an_example_here():
 
 @APIS
 def test_a_valid_body_is_understood_in_the_neutral_form(suffix):
-    api = find_api(f"/v1{suffix}")
-    assert api is PARSERS[suffix]
-    request = api.parse(Document(body({"model": "m", "cache_salt": "s", **VALID[suffix]})))
+    path = suffix.replace("{model}", "m").replace("{id}", "1")
+    api = find_api(path.removeprefix("^") if path.startswith("^") else f"/prefix{path}")
+    assert api == PARSERS[suffix]
+    request = read_body(api, body({"model": "m", "cache_salt": "s", **VALID[suffix]}))
     assert isinstance(request, InferenceRequest) and request.api == api.name
-    assert (request.model, request.cache_salt, request.stream) == ("m", "s", suffix in STREAMS)
+    assert request.stream == (suffix in STREAMS)
+    assert request.model in ("m", None) and request.cache_salt in ("s", None)
+    own = suffix.startswith(("/vertex", "/completion", "/infill"))  # no salt, or instances of their own
+    assert (request.model == "m" and request.cache_salt == "s") or (own and suffix != "/completions")
     assert request.prompt.endswith(b"hello") and request.prompt_bytes == len(request.prompt)
     assert not (request.exact_tokens or request.has_media)
 
@@ -46,7 +72,13 @@ def test_a_valid_body_is_understood_in_the_neutral_form(suffix):
 @APIS
 def test_what_it_does_not_know_changes_nothing(suffix):
     plain = read_body(PARSERS[suffix], body(VALID[suffix]))
-    extras = {"temperature": 0.5, "metadata": {"deep": [[[{}]]]}, "stop": None, "user": "u", "priority": -5, "n": 2}
+    extras = {
+        "temperature": 0.5,
+        "metadata": {"deep": [[[{}]]]},
+        "stop": None,
+        "user": "u",
+        "top_p": 0.5,
+    }
     found = read_body(PARSERS[suffix], body({**extras, **VALID[suffix], "zz": 1}))
     names = [name for name in dir(plain) if not name.startswith("_")]
     assert "prompt" in names and all(getattr(found, name) == getattr(plain, name) for name in names)

@@ -11,7 +11,7 @@ from picker.scheduling import loads, normalized, scorers
 from picker.scheduling.columns import Columns, Shares, holdings
 from picker.scheduling.loads import Bounds
 
-ALL = {**scorers.SCORERS, **getattr(scorers, "OPTIONAL_SCORERS", {})}
+ALL = {**scorers.SCORERS, **scorers.OPTIONAL_SCORERS}
 
 
 def columns(
@@ -112,9 +112,56 @@ def test_a_slower_or_fuller_endpoint_never_scores_better(name):
         loads.SLOWNESS: 1.0,
     }
     for worse, much in counted.items():
-        given = columns(2, match=NO_MATCH, rows=counted | {worse: np.array([1.0, 2.0]) * much})
+        # Of more requests that fill a cache together one ends sooner: they are worse where the prompt fits.
+        fits = {loads.OVER_TOKENS: -1e6} if worse == loads.REQUESTS else {}
+        given = columns(2, match=NO_MATCH, rows=counted | fits | {worse: np.array([1.0, 2.0]) * much})
         result = scorers.SCORERS[name](given)
         assert result[1] >= result[0], worse
+
+
+DEARER: dict[str, tuple[dict[str, Any], ...]] = {
+    "prefix": (
+        {"match": Match(((1, 100),), (), 100)},
+        {"rows": {loads.REQUESTS: [1.0, 20.0]}},
+        {"rows": {loads.SLOWNESS: [1.0, 1.5]}},
+    ),
+    "queue": (
+        {"rows": {loads.BACKLOG_TOKENS: [1e3, 1e4]}},
+        {"rows": {loads.FOREIGN: [1.0, 9.0]}},
+        {"rows": {loads.OVER_TOKENS: [1e4, 2e4]}},
+        {"rows": {loads.OVER_TOKENS: [-1e5, -1e5], loads.REQUESTS: [1.0, 2000.0]}},
+        {"rows": {loads.OVER_TOKENS: [-1e5, 1.0]}},
+        {"rows": {loads.OVER_TOKENS: [1e4, 1e4], loads.REQUESTS: [20.0, 1.0]}},  # fewer who could make room
+        {"rows": {loads.OVER_TOKENS: [1e4, 1e4]}, "capacity_tokens": np.array([4e5, 2e5])},
+        {"rows": {loads.BACKLOG_TOKENS: [1e4, 1e4], loads.SLOWNESS: [1.0, 1.5]}},
+    ),
+    "kv": (
+        {"rows": {loads.REQUESTS: [1.0, 20.0]}},
+        {"rows": {loads.CONTEXT_TOKENS: [1e3, 1e5]}},
+        {"rows": {loads.SLOWNESS: [1.0, 1.5]}},
+    ),
+    "lora": (
+        {"adapter": (np.array([True, False]), np.array([False, False]))},
+        {"adapter": (np.array([False, False]), np.array([False, True]))},
+        {"adapter": (np.array([True, False]), np.array([True, True]))},
+    ),
+    "eviction": ({"fill": np.array([0.0, 0.5])}, {"fill": np.array([0.5, 1.0])}),
+    "gpu": (
+        {"gpu_utilization": np.array([0.2, 0.9])},
+        {"gpu_utilization": np.array([0.5, 0.5]), "rows": {loads.SLOWNESS: [1.0, 1.5]}},
+    ),
+}
+"""By scorer: what makes the second of two slots cost more."""
+
+
+def test_every_scorer_says_what_costs_more():
+    assert set(DEARER) == set(ALL)
+
+
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name, cases in DEARER.items() for case in cases])
+def test_what_costs_more_scores_higher(name, case):
+    first, second = ALL[name](columns(2, **({"kind": "idle", "match": NO_MATCH} | case)))
+    assert second > first
 
 
 @pytest.mark.parametrize("name", sorted(scorers.SCORERS))

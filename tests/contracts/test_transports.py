@@ -1,4 +1,4 @@
-"""One suite for every transport, with real clients: what `picker.edge.transport` promises, on the wire.
+"""One suite for every transport, with real clients: what `picker.edge.grpc.transport` promises, on the wire.
 
 Each test runs over h2 and grpcio, on asyncio's loop and uvloop, in plaintext and (where it matters) TLS, with
 grpcio's client, grpclib's and hyper-h2's.
@@ -19,11 +19,12 @@ import h2.events
 import pytest
 import uvloop
 
-from picker.edge.grpcio_transport import GrpcioTransport
-from picker.edge.h2 import H2Limits, H2Transport
-from picker.edge.health import HealthService
-from picker.edge.tls import self_signed, server_context
-from picker.edge.transport import Call, GrpcStatus
+from picker.config import TransportLimits
+from picker.edge.grpc.grpcio_transport import GrpcioTransport
+from picker.edge.grpc.h2 import H2Transport
+from picker.edge.grpc.health import HealthService
+from picker.edge.grpc.tls import self_signed, server_context
+from picker.edge.grpc.transport import Call, GrpcStatus
 
 TRANSPORTS = {"h2": H2Transport, "grpcio": GrpcioTransport}
 KINDS = ("h2", "h2 on uvloop", "grpcio", "grpcio on uvloop")
@@ -74,7 +75,7 @@ class Echo:
 class Server:
     """A running transport, and what its handlers saw."""
 
-    def __init__(self, kind: str, tls: ssl.SSLContext | None = None, limits: H2Limits | None = None) -> None:
+    def __init__(self, kind: str, tls: ssl.SSLContext | None = None, limits: TransportLimits | None = None) -> None:
         self.log: list[str] = []
         self.held: list[Echo] = []
         self.errors: list[BaseException] = []
@@ -122,7 +123,7 @@ async def exchange(call: grpc.aio.StreamStreamCall, *messages: bytes) -> list[by
         answers.append(await call.read())
     await call.done_writing()
     assert await call.read() is grpc.aio.EOF
-    return answers
+    return answers  # type: ignore[return-value]
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -273,7 +274,7 @@ def test_unknown_methods_are_unimplemented(kind: str, path: str) -> None:
     async def scenario() -> None:
         async with Server(kind) as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.transport.port}") as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary(path)(b"")
+                await channel.unary_unary(path)(b"")  # type: ignore[arg-type]
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     run(kind, scenario())
@@ -281,7 +282,7 @@ def test_unknown_methods_are_unimplemented(kind: str, path: str) -> None:
 
 def test_a_message_above_the_limit_is_refused_and_the_next_call_served(kind: str) -> None:
     async def scenario() -> None:
-        async with Server(kind, limits=H2Limits(message_bytes_max=100_000)) as server, server.client() as echo:
+        async with Server(kind, limits=TransportLimits(message_bytes_max=100_000)) as server, server.client() as echo:
             call = echo()
             await call.write(bytes(100_001))
             assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -290,7 +291,7 @@ def test_a_message_above_the_limit_is_refused_and_the_next_call_served(kind: str
     run(kind, scenario())
 
 
-def test_a_compressed_message_is_refused_or_read_never_passed_on_as_it_is(kind: str) -> None:
+def test_a_compressed_message_is_refused(kind: str) -> None:
     async def scenario() -> None:
         async with (
             Server(kind) as server,
@@ -299,15 +300,12 @@ def test_a_compressed_message_is_refused_or_read_never_passed_on_as_it_is(kind: 
             ) as channel,
         ):
             call = channel.stream_stream("/test.Echo/Echo")()
-            await call.write(b"a" * 10_000)
-            try:
-                answer = await call.read()
-            except grpc.aio.AioRpcError:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call.write(b"a" * 10_000)
+                await call.read()
+            if await call.code() is not grpc.StatusCode.INTERNAL:  # as grpcio's own client may see a refusal
                 assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
                 assert "gzip" in await call.details()
-            else:
-                assert answer == b"a" * 10_000
-                call.cancel()
 
     run(kind, scenario())
 

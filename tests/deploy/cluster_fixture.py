@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.deploy.crds import gateway_api
+from tests.deploy.crds import gateway_api, vendor_crds
 from tests.deploy.tools import Objects, run
 from tests.kube.cluster import CRDS, TestCluster
 
@@ -22,6 +22,7 @@ class ChartCluster:
             self.kubeconfig = self.api.kubeconfig(self.api.folder / "admin.kubeconfig")
             files = [f"--filename={path}" for path in (*sorted(CRDS.glob("*.yaml")), *self.gateway_crds)]
             self.kubectl("apply", "--server-side", *files)
+            self.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(vendor_crds()))
             self.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
         except BaseException:
             self.api.stop()

@@ -1,5 +1,6 @@
 """The chart's standalone Envoy as a process of this machine: its rendered bootstrap, other ports."""
 
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,9 +17,13 @@ def bootstrap(values: Values) -> dict[str, Any]:
     return dict(yaml.safe_load(texts[0]))
 
 
-def on_this_machine(config: dict[str, Any], picker: str) -> dict[str, Any]:
+def on_this_machine(config: dict[str, Any], picker: str, pressure_file: Path | None = None) -> dict[str, Any]:
     """The same with free loopback ports, and `picker` (host:port) in place of the pod's own or the peers' name."""
     host, _, port = picker.rpartition(":")
+    if pressure_file is not None:
+        for monitor in config["overload_manager"]["resource_monitors"]:
+            if "filename" in monitor["typed_config"]:
+                monitor["typed_config"]["filename"] = str(pressure_file)
     config["admin"]["address"]["socket_address"]["port_value"] = 0
     for listener in config["static_resources"]["listeners"]:
         listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": 0}

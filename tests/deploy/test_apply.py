@@ -1,19 +1,27 @@
 """A real API server judges what the chart renders; helm installs, upgrades and uninstalls it there."""
 
+import contextlib
 import copy
 import json
+import os
 import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from picker.lab.child import dying_with_us
 from tests.deploy.cluster_fixture import ChartCluster
 from tests.deploy.examples import folders
 from tests.deploy.test_render import VENDORS
-from tests.deploy.tools import CHART, Objects, objects, only, render
-from tests.deploy.values import BASE, Values, merged
-from tests.kube.cluster import ApiFailure
+from tests.deploy.tools import CHART, Objects, objects, only, render, run, tool
+from tests.deploy.values import BASE, PROVIDERS, WITHOUT_POOL, Values, merged
+from tests.kube.cluster import ApiFailure, TestCluster
 
 
 def unlike(rendered: dict[str, Objects]) -> Objects:
@@ -105,11 +113,16 @@ class Release:
 
     def status(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> int:
         """The HTTP status that the picker's service account gets."""
-        try:
-            self.cluster.api.request(method, path, body, token=token or self.token())
-        except ApiFailure as failure:
-            return failure.status
-        return 200
+        for _ in range(20):
+            try:
+                self.cluster.api.request(method, path, body, token=token or self.token())
+            except ApiFailure as failure:
+                if failure.status != 429:
+                    return failure.status
+                time.sleep(0.5)  # what a CRD that is new, or changes, answers for a moment
+            else:
+                return 200
+        return 429
 
 
 def test_install_upgrade_uninstall(cluster: ChartCluster) -> None:
@@ -138,11 +151,188 @@ def test_every_shape_installs(cluster: ChartCluster) -> None:
         {"standalone": {"enabled": True, "mode": "service"}, "replicas": 2, "networkPolicy": {"enabled": True}},
         {"standalone": {"enabled": True}, "discovery": "selector"},
         {"replicas": 3, "highAvailability": "active-active", "metrics": {"auth": {"enabled": True}}},
+        merged(WITHOUT_POOL["everything"], {"metrics": None, "inferencePool": {"keep": False}}),
     ]
     for shape in shapes:
         release = Release(cluster, **shape)
         release.uninstall()
         assert release.objects_left() == []
+
+
+def test_every_change_of_mode_is_an_upgrade_and_rolls_back(cluster: ChartCluster) -> None:
+    """One release through every shape and back: no selector, no immutable field stands in the way."""
+    release = Release(cluster)
+    shapes: list[Values] = [
+        {"standalone": {"enabled": True}},
+        {"standalone": {"enabled": True, "mode": "service"}, "replicas": 2},
+        {"standalone": {"enabled": True, "mode": "service", "autoscaling": {"enabled": True}}},
+        {"replicas": 3, "highAvailability": "active-active", "metrics": {"auth": {"enabled": True}}},
+        {"tls": {"insecure": True}, "config": {"weights": {"prefix": 3, "queue": 5, "kv": 2}}},
+        {"httpRoute": {"enabled": True}, "inferencePool": {"failureMode": "FailClose"}},
+        {"modelServers": {"targetPorts": [8000, 8001], "appProtocol": "kubernetes.io/h2c"}},
+    ]
+    for shape in shapes:
+        release.upgrade(**shape)
+    everything = release.objects_left()
+    release.cluster.helm("rollback", "demo", "2", "--namespace", release.namespace)
+    assert "deployment.apps/demo-picker" in release.objects_left()
+    assert "service/demo-picker-envoy" in release.objects_left() and everything != release.objects_left()
+    release.uninstall()
+    assert release.objects_left() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["1234", "true", "picker-envoy", "a-release-name-that-is-longer-than-the-room-for-it-x"]
+)
+def test_odd_names_install(cluster: ChartCluster, name: str) -> None:
+    namespace = cluster.namespace()
+    text = yaml.safe_dump(
+        merged(BASE, {"standalone": {"enabled": True, "mode": "service"}, "httpRoute": {"enabled": True}})
+    )
+    cluster.helm("install", name, str(CHART), "--namespace", namespace, "--values", "-", stdin=text)
+    pools = cluster.kubectl("get", "infpool", "--namespace", namespace, "--output", "name").split()
+    assert pools == [f"inferencepool.inference.networking.k8s.io/{name}"]
+    cluster.helm("uninstall", name, "--namespace", namespace)
+
+
+def test_objectives_are_installed_under_the_group_that_the_cluster_has(cluster: ChartCluster) -> None:
+    """It has both here: the newer one. `picker serve` reads either."""
+    release = Release(cluster, inferenceObjectives=[{"name": "batch", "priority": -1}])
+    found = release.get("llm-d.ai/v1alpha2/inferenceobjectives", "batch")
+    assert found["spec"]["poolRef"]["name"] == "demo" and found["spec"]["priority"] == -1
+    release.uninstall()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_every_provider_installs_upgrades_and_goes(cluster: ChartCluster, provider: str) -> None:
+    values: Values = {
+        "provider": provider,
+        "httpRoute": {"enabled": True},
+        "metrics": {"monitor": {"enabled": True}, "rules": {"enabled": True}},
+        "standalone": {"enabled": True},
+    }
+    release = Release(cluster, **values)
+    release.upgrade(**merged(values, {"standalone": {"mode": "service"}, "replicas": 2}))
+    release.uninstall()
+    assert release.objects_left() == []
+
+
+def test_a_cluster_without_any_crd(tmp_path: Path) -> None:
+    """`discovery=selector` with an Envoy of its own needs none: neither the install, nor an upgrade, looking for a pool
+    that it would delete."""
+    values = yaml.safe_dump(merged(BASE, {"discovery": "selector", "standalone": {"enabled": True}}))
+    with TestCluster() as bare:
+        kubeconfig = bare.kubeconfig(tmp_path / "kubeconfig")
+        for command in (["install"], ["upgrade"], ["upgrade", "--set", "standalone.mode=service"]):
+            done = run("helm", *command, "demo", str(CHART), "--values", "-", kubeconfig=kubeconfig, stdin=values)
+            assert done.returncode == 0, done.stderr
+        assert run("helm", "uninstall", "demo", kubeconfig=kubeconfig).returncode == 0
+
+
+class TestThePool:
+    """What would delete it by accident is refused; what keeps it keeps it."""
+
+    def test_it_is_not_given_up_by_the_way(self, cluster: ChartCluster) -> None:
+        release = Release(cluster)
+        for values in ({"inferencePool": {"create": False, "name": "demo"}}, {"discovery": "selector"}):
+            with pytest.raises(AssertionError, match=r"inferencePool\.keep=true"):
+                release.upgrade(**values)
+        with pytest.raises(AssertionError, match=r"inferencePool\.keep=true"):
+            release.upgrade(inferencePool={"create": False, "name": "demo", "keep": True})
+        release.upgrade(inferencePool={"keep": True})
+        uid = release.get("inference.networking.k8s.io/v1/inferencepools", "demo")["metadata"]["uid"]
+        release.upgrade(inferencePool={"create": False, "name": "demo"})
+        assert release.get("inference.networking.k8s.io/v1/inferencepools", "demo")["metadata"]["uid"] == uid
+
+    def test_a_kept_one_outlives_the_release(self, cluster: ChartCluster) -> None:
+        release = Release(cluster, inferencePool={"keep": True})
+        release.uninstall()
+        assert release.objects_left() == ["inferencepool.inference.networking.k8s.io/demo"]
+
+
+def notes(release: Release) -> str:
+    return release.cluster.helm("get", "notes", "demo", "--namespace", release.namespace)
+
+
+@pytest.mark.parametrize("mode", ["leader-election", "active-active"])
+def test_the_printed_wait_ends_with_the_first_ready_address(cluster: ChartCluster, mode: str) -> None:
+    """Run as printed, right after install; the test does what the EndpointSlice controller would."""
+    release = Release(cluster, replicas=2, highAvailability=mode)
+    (command,) = (line.strip() for line in notes(release).splitlines() if line.strip().startswith("until kubectl"))
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/{release.namespace}/endpointslices"
+
+    def slice_of(name: str, *ready: bool) -> dict[str, Any]:
+        return {
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "demo-picker"}},
+            "addressType": "IPv4",
+            "endpoints": [
+                {"addresses": [f"10.0.0.{number}"], "conditions": {"ready": each}}
+                for number, each in enumerate(ready, start=1)
+            ],
+        }
+
+    with waiting(command, cluster) as process:
+        assert still_runs(process), "nothing is there yet"
+        cluster.api.request("POST", slices, slice_of("demo-picker-a", False, False))
+        assert still_runs(process), "nobody is ready yet"
+        ready = (False, True) if mode == "leader-election" else (True, True)
+        cluster.api.request("PUT", f"{slices}/demo-picker-a", slice_of("demo-picker-a", *ready))
+        out, _ = process.communicate(timeout=30)
+        assert process.returncode == 0 and "10.0.0.2" in out
+
+
+@contextlib.contextmanager
+def waiting(command: str, cluster: ChartCluster) -> Iterator[subprocess.Popen[str]]:
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "PATH": f"{tool('kubectl').parent}:{os.environ['PATH']}",
+    }
+    process = subprocess.Popen(
+        dying_with_us(["bash", "-c", command]),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def still_runs(process: subprocess.Popen[str]) -> bool:
+    """Two rounds of its loop later."""
+    try:
+        process.wait(2.5)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def test_the_printed_gateway_and_route_commands_run(cluster: ChartCluster) -> None:
+    release = Release(cluster, httpRoute={"enabled": True})
+    gateway = {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway",
+        "metadata": {"name": "inference-gateway", "namespace": release.namespace},
+        "spec": {"gatewayClassName": "any", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]},
+    }
+    path = f"/apis/gateway.networking.k8s.io/v1/namespaces/{release.namespace}/gateways"
+    cluster.api.request("POST", path, gateway)
+    address = {"status": {"addresses": [{"type": "IPAddress", "value": "192.0.2.7"}]}}
+    cluster.api.request(
+        "PATCH", f"{path}/inference-gateway/status", address, content_type="application/merge-patch+json"
+    )
+    lines = [line.strip() for line in notes(release).splitlines()]
+    script = "\n".join(
+        line for line in lines if line.startswith(("ADDRESS=", "kubectl")) and "port-forward" not in line
+    )
+    with waiting(f"set -e\n{script}\necho at $ADDRESS", cluster) as process:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "at 192.0.2.7" in out
 
 
 class TestRights:

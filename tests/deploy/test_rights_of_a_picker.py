@@ -12,12 +12,17 @@ from tests.kube.cluster import ApiFailure
 
 
 def add_model_server(release: Release, name: str, ip: str) -> None:
+    """A pod of the release's namespace, running and Ready."""
+    add_pod(release.cluster, release.namespace, name, ip)
+
+
+def add_pod(cluster: ChartCluster, namespace: str, name: str, ip: str) -> None:
     """A pod as the kubelet would report it: running and Ready."""
-    pods = f"/api/v1/namespaces/{release.namespace}/pods"
+    pods = f"/api/v1/namespaces/{namespace}/pods"
     spec = {"nodeName": "n1", "containers": [{"name": "m", "image": "none", "ports": [{"containerPort": 8000}]}]}
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": [ready]}
-    request = release.cluster.api.request
+    request = cluster.api.request
     request("POST", pods, {"metadata": {"name": name, "labels": {"app": "vllm"}}, "spec": spec})
     request("PATCH", f"{pods}/{name}/status", {"status": status}, content_type="application/merge-patch+json")
 

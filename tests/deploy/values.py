@@ -6,7 +6,7 @@ Values = dict[str, Any]
 
 BASE: Values = {"modelServers": {"matchLabels": {"app": "vllm"}}}
 
-PROVIDERS = ("none", "gke", "istio", "envoyGateway", "kgateway")
+PROVIDERS = ("none", "gke", "istio", "envoyGateway", "agentgateway")
 
 SHAPES: dict[str, Values] = {
     "plain": {},
@@ -57,7 +57,73 @@ SHAPES: dict[str, Values] = {
     },
 }
 
+AUTOSCALING: Values = {
+    "enabled": True,
+    "scaleTarget": {"name": "vllm"},
+    "prometheus": {
+        "serverAddress": "http://prometheus-operated.monitoring:9090",
+        "triggerAuthentication": "prometheus",
+    },
+}
+
 WITHOUT_POOL: dict[str, Values] = {
+    "scaled-by-keda": {"modelServers": {"autoscaling": AUTOSCALING}},
+    "scaled-by-hpa": {
+        "modelServers": {
+            "targetPorts": [8000, 8001],
+            "autoscaling": {**AUTOSCALING, "kind": "hpa", "externalMetric": {"matchLabels": {"pool": "demo"}}},
+        }
+    },
+    "everything": {
+        "replicas": 2,
+        "highAvailability": "active-active",
+        "commonLabels": {"team": "ml"},
+        "commonAnnotations": {"example.com/owner": "ml"},
+        "inferencePool": {"keep": True},
+        "extraEnvFrom": [{"secretRef": {"name": "tokens"}}],
+        "extraVolumes": [{"name": "models", "emptyDir": {"sizeLimit": "1Mi"}}],
+        "extraVolumeMounts": [{"name": "models", "mountPath": "/models"}],
+        "initContainers": [
+            {
+                "name": "wait",
+                "image": "busybox:1.37",
+                "command": ["true"],
+                "resources": {"limits": {"memory": "16Mi"}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+            }
+        ],
+        "strategy": {"type": "Recreate"},
+        "revisionHistoryLimit": 1,
+        "probes": {"liveness": {"periodSeconds": 20}},
+        "dnsPolicy": "ClusterFirst",
+        "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
+        "podDisruptionBudget": {"maxUnavailable": "25%"},
+        "metrics": {"monitor": {"enabled": True}, "rules": {"enabled": True, "labels": {"release": "prom"}}},
+        "standalone": {
+            "enabled": True,
+            "mode": "service",
+            "autoscaling": {"enabled": True, "minReplicas": 3},
+            "service": {
+                "type": "LoadBalancer",
+                "loadBalancerClass": "example.com/nlb",
+                "loadBalancerSourceRanges": ["10.0.0.0/8"],
+                "externalTrafficPolicy": "Local",
+            },
+        },
+        "networkPolicy": {"enabled": True},
+    },
+    "gke-grpc": {"provider": "gke", "modelServers": {"appProtocol": "kubernetes.io/h2c"}},
+    "sidecar-monitored": {
+        "provider": "gke",
+        "standalone": {"enabled": True},
+        "metrics": {"monitor": {"enabled": True}, "rules": {"enabled": True, "labels": {"team": "ml"}}},
+    },
+    # Names that YAML reads as something else.
+    "1234": {"standalone": {"enabled": True}, "metrics": {"monitor": {"enabled": True}}},
     "selector": {"discovery": "selector"},
     "selector-sidecar": {"discovery": "selector", "listenAddress": "::", "standalone": {"enabled": True}},
     "selector-service": {

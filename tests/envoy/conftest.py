@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from picker.sim.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
 from tests.envoy.children import children_of
 from tests.envoy.lab import FD, Lab, mode_params
+from tests.envoy.picker_process import wait_until
 from tests.envoy.upstream import fresh_id
 
 MATRIX = mode_params((FD, BodyMode.BUFFERED), (BodyMode.NONE, BodyMode.STREAMED, FD))
@@ -18,7 +19,7 @@ def nothing_left_behind() -> Iterator[None]:
     """Whatever a test does, the children that it found are the children that it leaves."""
     before = set(children_of(os.getpid()))
     yield
-    assert set(children_of(os.getpid())) <= before
+    wait_until(lambda: set(children_of(os.getpid())) <= before, "a child is left behind")
 
 
 @pytest.fixture(scope="session")

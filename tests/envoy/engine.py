@@ -35,13 +35,13 @@ class Engine(Upstream):
     async def answer(self, request: Recorded, answer: Answer) -> None:
         path = urlsplit(request.target).path
         if path == "/v1/models":
-            await _send(answer, self._models, "application/json")
+            await send(answer, self._models, "application/json")
         elif path in ("/v1/responses", "/v1/conversations") and request.method == "POST":
             name = f"resp_{self.port}x{next(self._numbers)}".encode()
             if json.loads(request.body or b"{}").get("stream"):
-                await _send(answer, _STREAM.replace(_STREAM_ID, name), "text/event-stream; charset=utf-8")
+                await send(answer, _STREAM.replace(_STREAM_ID, name), "text/event-stream; charset=utf-8")
             else:
-                await _send(answer, _RESPONSE.replace(_RESPONSE_ID, name), "application/json")
+                await send(answer, _RESPONSE.replace(_RESPONSE_ID, name), "application/json")
         else:
             await super().answer(request, answer)
 
@@ -50,7 +50,7 @@ class Engine(Upstream):
         return response_id.startswith(f"resp_{self.port}x")
 
 
-async def _send(answer: Answer, body: bytes, content_type: str) -> None:
+async def send(answer: Answer, body: bytes, content_type: str) -> None:
     await answer.head(200, [("content-type", content_type), ("content-length", str(len(body)))])
     half = len(body) // 2
     await answer.chunk(body[:half])

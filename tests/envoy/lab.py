@@ -5,7 +5,7 @@ from typing import Self
 import msgspec
 import pytest
 
-from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, UpstreamProtocol
+from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, UpstreamProtocol
 from tests.envoy.picker_process import PickerProcess
 from tests.envoy.upstream import Upstream
 

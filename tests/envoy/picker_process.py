@@ -16,7 +16,7 @@ from typing import Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from picker.sim.child import dying_with_us
+from picker.lab.child import dying_with_us
 
 COMMAND = [sys.executable, "-m", "picker", "serve", "--host", "127.0.0.1"]
 START_SECONDS_MAX = 20.0

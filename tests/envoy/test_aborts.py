@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from picker.sim.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
 from tests.envoy.clients import Http1Client, Http2Client, post
 from tests.envoy.lab import BODY, CHAT, FD, MIB, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until

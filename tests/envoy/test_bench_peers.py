@@ -12,15 +12,16 @@ import sys
 import msgspec
 import pytest
 
-from picker.sim.child import dying_with_us
+from picker.lab.child import dying_with_us
 from tests.bench.peers import publish
 from tests.bench.peers.__main__ import main
 from tests.bench.peers.adapters import router_process
 from tests.bench.peers.adapters.contract import StartError
 from tests.bench.peers.adapters.router_process import peer
 from tests.bench.peers.run import Results
-from tests.bench.processes import PickerProcess, free_ports
+from tests.bench.processes import PickerProcess
 from tests.envoy.children import children_of, is_running
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 REQUESTS = 10

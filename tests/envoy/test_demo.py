@@ -11,19 +11,20 @@ import socket
 import subprocess
 import sys
 
+import aiohttp
 import msgspec
 import pytest
 from rich.console import Console
 
-from picker.sim import demo as demo_module
-from picker.sim import envoy
-from picker.sim.child import dying_with_us
-from picker.sim.children import Child, ChildError
-from picker.sim.demo import SCENES, DemoError, DemoOptions, _judge, demo, run_demo
-from picker.sim.demo_screen import Outcome
-from picker.sim.envoy import EnvoyError
+from picker.lab import demo as demo_module
+from picker.lab import envoy
+from picker.lab.child import dying_with_us
+from picker.lab.children import Child, ChildError
+from picker.lab.demo import SCENES, DemoError, DemoOptions, _judge, demo, run_demo
+from picker.lab.demo_screen import RunOutcome
+from picker.lab.envoy import EnvoyError
+from picker.sim.draws import Lengths
 from picker.sim.statistics import Sample, summarize
-from picker.sim.workloads import Lengths
 from tests.envoy.children import children_of, is_running
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -67,6 +68,56 @@ def test_the_demo_sends_both_workloads_both_ways_and_shows_them_side_by_side():
 
 def sorted_(samples):
     return sorted(samples, key=lambda sample: (sample.session, sample.turn))
+
+
+def test_it_stays_up_with_traffic_until_it_is_stopped():
+    """After the comparison requests go on, and what it printed answers: the metrics port and Envoy."""
+    screen = io.StringIO()
+    options = msgspec.structs.replace(OPTIONS, stay=True)
+
+    async def run() -> None:
+        demo_task = asyncio.create_task(run_demo(options, Console(file=screen, width=80), SHORT))
+        try:
+            async with asyncio.timeout(90):
+                while "Everything stays up" not in screen.getvalue():
+                    assert not demo_task.done(), demo_task.result()
+                    await asyncio.sleep(0.1)
+                (metrics,) = re.findall(r"picker top --address (\S+)", screen.getvalue())
+                assert f"http://{metrics}," in screen.getvalue()
+                before = await completed(metrics)
+                while await completed(metrics) < before + 3:  # noqa: ASYNC110  another process counts
+                    await asyncio.sleep(0.1)
+                # It sees answers too, so that whoever looks finds first tokens and hits.
+                assert await counted(metrics, "inference_objective_request_ttft_seconds_count") > 0
+                assert await counted(metrics, "picker_observed_hit_tokens_total") > 0
+            assert not demo_task.done()
+        finally:
+            demo_task.cancel()
+            await asyncio.gather(demo_task, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+async def counted(metrics: str, series: str) -> float:
+    """The sum over a series, whose name and labels begin so, on the picker's page."""
+    async with aiohttp.ClientSession() as http, http.get(f"http://{metrics}/metrics") as page:
+        found = re.findall(rf"^{re.escape(series)}.* (\S+)$", await page.text(), re.MULTILINE)
+    return sum(map(float, found))
+
+
+async def completed(metrics: str) -> float:
+    """Requests that the picker saw to their end."""
+    return await counted(metrics, 'picker_requests_total{outcome="completed"')
+
+
+def test_a_part_that_ends_while_it_stays_is_said():
+    async def run():
+        async with demo_module._stage(OPTIONS) as stage:
+            await stage._picker.stop()
+            await demo_module._stay(stage, OPTIONS)
+
+    with pytest.raises(DemoError, match="the picker ended during the demo"):
+        asyncio.run(run())
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -121,14 +172,14 @@ def test_one_replica_is_nothing_to_choose_from(capsys):
 
 def test_a_run_that_failed_is_no_figure():
     samples = [Sample(session=i, turn=0, due_seconds=0.0, error="status 503" if i < 3 else None) for i in range(100)]
-    outcome = Outcome(title="chat", policy="picker", summary=summarize(samples, ["a:1"], 1.0), samples=samples)
+    outcome = RunOutcome(title="chat", policy="picker", summary=summarize(samples, ["a:1"], 1.0), samples=samples)
     with pytest.raises(DemoError, match="chat, picker: 3 of 100 requests failed, the first with: status 503"):
         _judge([outcome])
 
 
 def test_a_child_that_does_not_start_says_its_last_words():
     async def start():
-        async with Child("the model servers", "picker.sim.model_server", "--ports", "none"):
+        async with Child("the model servers", "picker.lab.model_server", "--ports", "none"):
             raise AssertionError("it must not get here")
 
     with pytest.raises(ChildError, match=r"the model servers did not start: .*'none'"):
@@ -137,7 +188,7 @@ def test_a_child_that_does_not_start_says_its_last_words():
 
 def test_a_model_servers_port_in_use_is_said_by_the_child():
     async def start(port):
-        async with Child("the model servers", "picker.sim.model_server", "--ports", f"0,{port}"):
+        async with Child("the model servers", "picker.lab.model_server", "--ports", f"0,{port}"):
             raise AssertionError("it must not get here")
 
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -2,12 +2,13 @@
 
 import itertools
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from picker.sim.envoy import Balancing, BodyMode, EnvoyProcess
-from picker.sim.envoy_config import DESTINATION
+from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy_config import DESTINATION
 from tests.envoy.clients import Http1Client, post
 from tests.envoy.lab import BODY, CHAT, FD, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until
@@ -32,6 +33,10 @@ def dead() -> Iterator[socket.socket]:
         yield bound
 
 
+UNSEEN = "engine_metrics: {port: 9}\n"
+"""Metrics are looked for at another port, so the picker does not see for itself that an endpoint's own is closed."""
+
+
 def address_of(bound: socket.socket) -> str:
     return f"127.0.0.1:{bound.getsockname()[1]}"
 
@@ -43,7 +48,7 @@ def test_fallback_list(lab: Lab, dead: socket.socket, modes: tuple[BodyMode, Bod
     gone = address_of(dead)
     with Upstream() as alive:
         pool = (gone, alive.address)
-        config = "destinations_max: 2\nepsilon: 0\nejection: {failures: 1000}\n"
+        config = f"destinations_max: 2\nepsilon: 0\nejection: {{failures: 1000}}\n{UNSEEN}"
         with (
             PickerProcess(pool, config) as picker,
             EnvoyProcess(
@@ -89,7 +94,7 @@ def test_a_refusing_endpoint_is_put_aside(lab: Lab, dead: socket.socket, modes: 
     """ORIGINAL_DST: the client sees the 503 of the proxy, the picker sees it too, and the third is the last.
     When the endpoint is back, so is its traffic."""
     gone = address_of(dead)
-    config = "epsilon: 0\nejection: {failures: 3, seconds: 0.5, seconds_max: 0.5}\n"
+    config = f"epsilon: 0\nejection: {{failures: 3, seconds: 0.5, seconds_max: 0.5}}\n{UNSEEN}"
     with (
         Upstream() as alive,
         PickerProcess([gone, alive.address], config) as picker,
@@ -112,6 +117,23 @@ def test_a_refusing_endpoint_is_put_aside(lab: Lab, dead: socket.socket, modes: 
                 return len(back.requests) > 3
 
             wait_until(came_back, "the endpoint that is back gets nothing")
+        picker.wait_idle()
+
+
+@EACH_MODE
+def test_a_port_that_refuses_is_seen_without_a_request(
+    lab: Lab, dead: socket.socket, modes: tuple[BodyMode, BodyMode]
+) -> None:
+    """Its metrics page is at the port that serves: while others answer, nobody is sent there."""
+    with (
+        Upstream() as alive,
+        PickerProcess([address_of(dead), alive.address], "epsilon: 0\n") as picker,
+        EnvoyProcess(
+            lab.config(request_body=modes[0], response_body=modes[1], picker_address=picker.grpc_address)
+        ) as envoy,
+    ):
+        wait_until(lambda: picker.metric("picker_closed_endpoints") == 1, "nobody saw that it refuses")
+        assert {post(envoy.port, CHAT, long_body(number)).status for number in range(50)} == {200}
         picker.wait_idle()
 
 
@@ -156,3 +178,33 @@ def test_a_5xx_is_not_retried(lab: Lab, rid: str) -> None:
     envoy = lab.envoy(config)
     assert post(envoy.port, f"{CHAT}?id={rid}&do=status&code=503", BODY).status == 503
     assert sum(request.id == rid for upstream in lab.upstreams for request in upstream.requests) == 1
+
+
+@pytest.mark.parametrize("how", ["do=hang", "do=sse&n=3&stall=0"], ids=["before its headers", "after them"])
+def test_a_server_that_hangs_for_a_client_that_gives_up_late_is_put_aside(lab: Lab, how: str) -> None:
+    """Its session goes on elsewhere at once. Others are answered meanwhile, and answers pass the picker."""
+    body = long_body(1).replace(b'{"model"', b'{"stream":true,"model"')
+    with Upstream() as one, Upstream() as other:
+        pool = (one.address, other.address)
+        config = f"epsilon: 0\nejection: {{failures: 1}}\n{UNSEEN}"
+        with (
+            PickerProcess(pool, config) as picker,
+            EnvoyProcess(lab.config(response_body=BodyMode.STREAMED, picker_address=picker.grpc_address)) as envoy,
+        ):
+            rid = fresh_id()
+            assert post(envoy.port, f"{CHAT}?id={rid}&do=sse&n=1", body).status == 200
+            home, away = (one, other) if one.saw(rid) else (other, one)
+            rid = fresh_id()
+            with Http1Client(envoy.port) as client:
+                client.head("POST", f"{CHAT}?id={rid}&{how}", [("content-length", str(len(body)))])
+                client.send(body)
+                home.recorded(rid)
+                deadline = time.monotonic() + 3.0
+                while time.monotonic() < deadline:
+                    assert post(envoy.port, f"{CHAT}?id={fresh_id()}&do=sse&n=1", long_body(2)).status == 200
+                    time.sleep(0.2)
+            wait_until(lambda: picker.metric("picker_ejected_endpoints") == 1, "nobody was put aside")
+            rid = fresh_id()
+            assert post(envoy.port, f"{CHAT}?id={rid}&do=sse&n=1", body).status == 200
+            away.recorded(rid)
+            picker.wait_idle()

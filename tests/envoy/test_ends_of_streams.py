@@ -2,7 +2,7 @@
 
 import pytest
 
-from picker.sim.envoy import BodyMode, EnvoyProcess
+from picker.lab.envoy import BodyMode, EnvoyProcess
 from tests.envoy.clients import post
 from tests.envoy.lab import BODY, CHAT, FD, Lab
 from tests.envoy.picker_process import PickerProcess

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from picker.sim import envoy as runner
-from picker.sim.envoy import (
+from picker.lab import envoy as runner
+from picker.lab.envoy import (
     Balancing,
     BodyMode,
     EnvoyConfig,
@@ -162,7 +162,7 @@ def test_an_envoy_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) 
 def test_envoy_dies_with_its_parent() -> None:
     """Killed without a word: no `finally` runs, and still nothing is left."""
     program = (
-        "from picker.sim.envoy import EnvoyConfig, EnvoyProcess\n"
+        "from picker.lab.envoy import EnvoyConfig, EnvoyProcess\n"
         "import sys, time\n"
         "envoy = EnvoyProcess(EnvoyConfig(picker_address='127.0.0.1:9002'))\n"
         "print(envoy.pid, envoy._folder, flush=True)\n"

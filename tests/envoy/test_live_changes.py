@@ -9,8 +9,8 @@ import threading
 import urllib.request
 from pathlib import Path
 
-from picker.edge.tls import self_signed
-from picker.sim import recording
+from picker import recording
+from picker.edge.grpc.tls import self_signed
 from tests.envoy.clients import post
 from tests.envoy.lab import CHAT, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until

@@ -1,6 +1,8 @@
 """Starting, pinging, draining, dying: what platform people do to the picker while Envoy stands before it."""
 
 import contextlib
+import json
+import os
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -8,8 +10,9 @@ from collections.abc import Iterator, Sequence
 import grpc
 import pytest
 
-from picker.sim.envoy import Balancing, BodyMode, EnvoyProcess
-from picker.sim.envoy_config import EXT_PROC_SERVICE
+from picker import __version__
+from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy_config import EXT_PROC_SERVICE
 from tests.envoy.clients import Http1Client, Response, post
 from tests.envoy.lab import BODY, CHAT, FD, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until
@@ -51,6 +54,20 @@ def started(
         EnvoyProcess(lab.config(picker_address=picker.grpc_address, response_body=FD, **envoy)) as opened,
     ):
         yield picker, opened
+
+
+def test_which_build_runs_is_said_in_the_log_and_on_the_metrics_page(lab: Lab) -> None:
+    """And once, that it is the slow one."""
+    compiled = os.environ.get("PICKER_COMPILED") == "1"
+    with PickerProcess(lab.addresses) as picker:
+        lines = [json.loads(line) for line in picker.log().splitlines()]
+        build = "compiled" if compiled else "interpreted"
+        kernels = "document,bulk,excerpt,headers,blocks,fused" if compiled else ""
+        assert f'picker_build_info{{version="{__version__}",build="{build}",kernels="{kernels}"}}' in picker.metrics()
+    assert lines[0]["message"] == "starting"
+    assert (lines[0]["version"], lines[0]["build"], lines[0]["kernels"]) == (__version__, build, kernels)
+    slow = [line["level"] for line in lines if "interpreted build" in line["message"]]
+    assert slow == ([] if compiled else ["warning"])
 
 
 def test_decisions_are_timed_in_microseconds(lab: Lab) -> None:

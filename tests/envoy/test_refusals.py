@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from picker.sim.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
 from tests.envoy.clients import Http1Client, Http2Client, Response, post, request
 from tests.envoy.lab import BODY, CHAT, FD, MIB, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until

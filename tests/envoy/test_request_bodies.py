@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, UpstreamProtocol
-from picker.sim.envoy_config import DESTINATION
+from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, UpstreamProtocol
+from picker.lab.envoy_config import DESTINATION
 from tests.envoy.clients import Http1Client, Http2Client, Response, post, request
 from tests.envoy.lab import BODY, CHAT, MIB, Lab
 from tests.envoy.upstream import Recorded, Upstream, large_body

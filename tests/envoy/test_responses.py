@@ -2,7 +2,7 @@
 
 import pytest
 
-from picker.sim.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
 from tests.envoy.clients import Http1Client, Http2Client, post, request
 from tests.envoy.lab import BODY, CHAT, FD, MIB, Lab
 from tests.envoy.upstream import large_body, sse_events

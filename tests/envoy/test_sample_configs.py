@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from picker.sim.envoy import EnvoyProcess, validate
-from picker.sim.envoy_config import DESTINATION
+from picker.lab.envoy import EnvoyProcess, validate
+from picker.lab.envoy_config import DESTINATION
 from tests.envoy.clients import Http1Client, Http2Client, post
 from tests.envoy.lab import BODY, CHAT, MIB, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until
@@ -74,9 +74,20 @@ def test_it_says_what_it_is(sample: str) -> None:
     assert original_dst == row["destinations"].startswith("one")
 
 
-def test_nothing_answered_is_retried(sample: str) -> None:
-    for policy in re.findall(r"retry_on: (.*)", (FOLDER / sample).read_text()):
-        assert set(policy.split(",")) == {"connect-failure", "refused-stream", "reset-before-request"}
+def test_only_what_reached_no_model_is_retried_and_only_elsewhere(sample: str) -> None:
+    """Behind ORIGINAL_DST a retry has nowhere else to go."""
+    tree = load(sample)
+    [listener] = tree["static_resources"]["listeners"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    routes = [route["route"] for host in manager["route_config"]["virtual_hosts"] for route in host["routes"]]
+    assert routes and {route["cluster"] for route in routes} == {"model_servers"}
+    for route in routes:
+        if tree["static_resources"]["clusters"][0]["type"] == "ORIGINAL_DST":
+            assert "retry_policy" not in route
+        else:
+            causes = route["retry_policy"]["retry_on"].split(",")
+            assert set(causes) == {"connect-failure", "refused-stream", "reset-before-request"}
+            assert route["retry_policy"]["num_retries"] == 2
 
 
 def test_it_serves(lab: Lab, sample: str, rid: str) -> None:

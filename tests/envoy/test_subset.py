@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from google.protobuf import struct_pb2
 
-from picker.sim.envoy import BodyMode, EnvoyProcess
+from picker.lab.envoy import BodyMode, EnvoyProcess
 from tests.envoy.clients import Response, post, request
 from tests.envoy.lab import BODY, CHAT, FD, Lab
 from tests.envoy.picker_process import PickerProcess

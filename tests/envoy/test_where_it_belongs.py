@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from picker.sim.envoy import BodyMode, EnvoyProcess
+from picker.lab.envoy import BodyMode, EnvoyProcess
 from tests.envoy.clients import Response, post, request
 from tests.envoy.engine import Engine
 from tests.envoy.lab import CHAT, FD, Lab
@@ -123,7 +123,8 @@ def test_a_server_that_only_prefills_gets_no_request(envoy: EnvoyProcess, engine
     assert servers(envoy, x_labels="tier=gold") == {"loaded", "unused"}
     asked = chat(envoy, x_labels="llm-d.ai/role=prefill")
     assert (asked.status, asked.value("x-picker-reason")) == (503, "labels_unmatched")
-    assert engines["prefill"].requests == []
+    asked_by_the_picker = ("/v1/models", "/kv_event_sources")
+    assert [each for each in engines["prefill"].requests if each.target not in asked_by_the_picker] == []
 
 
 def test_a_header_chooses_by_label(envoy: EnvoyProcess) -> None:
@@ -244,7 +245,7 @@ def test_the_explanation_is_true_and_shows_nothing_of_the_client(
     assert len(answer.values("x-picker-explain")) == 1
 
 
-def test_a_traced_request_is_a_span_of_its_trace_and_others_are_none(
+def test_a_traced_request_and_its_decision_are_spans_of_its_trace_and_others_are_none(
     envoy: EnvoyProcess, collector: Collector, engines: dict[str, Engine]
 ) -> None:
     """`sample_ratio` is 0: only who brings a sampled trace is traced."""
@@ -252,14 +253,52 @@ def test_a_traced_request_is_a_span_of_its_trace_and_others_are_none(
     assert chat(envoy).status == 200
     rid = fresh_id()
     answer = chat(envoy, rid=rid, traceparent=PARENT, x_request_id=rid)
-    span = collector.wait(before + 1, 20.0)[-1]
+    span, decision = sorted(collector.wait(before + 2, 20.0)[before:], key=lambda each: each.name, reverse=True)
+    assert (span.name, decision.name) == ("route chat_completions", "picker.decision")
+    assert (decision.trace_id, decision.parent_span_id) == (span.trace_id, span.span_id)
+    candidates = [said(event) for event in decision.events]
+    picked = [each["picker.endpoint"] for each in candidates if each["picker.picked"]]
+    assert picked == [engines[server(answer)].address]
+    assert len({each["picker.endpoint"] for each in candidates}) == len(candidates) > 1
     assert span.trace_id.hex() == PARENT.split("-")[1] and span.parent_span_id.hex() == PARENT.split("-")[2]
     figures = said(span)
     assert figures["picker.endpoint"] == engines[server(answer)].address
     assert (figures["picker.api"], figures["picker.outcome"]) == ("chat_completions", "completed")
     assert figures["http.response.status_code"] == 200 and figures["gen_ai.request.model"] == "m"
-    assert len(collector.spans) == before + 1
+    assert len(collector.spans) == before + 2
     assert engines[server(answer)].recorded(rid).values("traceparent") == [PARENT], "the client's goes on untouched"
+
+
+FORM = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nsql\r\n--b--\r\n'
+EVERYWHERE = {
+    **{
+        path: (json.dumps({"model": "sql", "query": "q", "input": "i", "prompt": "p"}).encode(), "application/json")
+        for path in (
+            *(
+                "/v1/rerank",
+                "/v1/score",
+                "/v1/classify",
+                "/v1/pooling",
+                "/v1/moderations",
+                "/tokenize",
+                "/v1/embeddings",
+            ),
+            *("/v1/messages/count_tokens", "/v1/audio/speech", "/v1/images/generations", "/v2/rerank", "/any/other"),
+        )
+    },
+    "/v1/audio/transcriptions": (FORM, "multipart/form-data; boundary=b"),
+    "/v1/images/edits": (FORM, "multipart/form-data; boundary=b"),
+}
+
+
+@pytest.mark.parametrize("path", EVERYWHERE)
+def test_a_model_goes_only_where_it_is_listed_whatever_the_path(envoy: EnvoyProcess, path: str) -> None:
+    body, kind = EVERYWHERE[path]
+    headers = [("content-type", kind)]
+    found = {server(request(envoy.port, "POST", path, headers, body)) for _ in range(20)}
+    assert found and found <= {"loaded", "unused"}
+    refused = request(envoy.port, "POST", path, [*headers, ("x-labels", "tier=silver")], body)
+    assert (refused.status, refused.value("x-picker-reason")) == (503, "model_not_served")
 
 
 def test_the_paths_have_their_labels(envoy: EnvoyProcess, picker: PickerProcess) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 import atheris
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-with atheris.instrument_imports(include=["picker.edge.h2"]):
-    from picker.edge.h2 import connection as _  # noqa: F401
+with atheris.instrument_imports(include=["picker.edge.grpc.h2"]):
+    from picker.edge.grpc.h2 import connection as _  # noqa: F401
 
-from tests.unit.edge.h2.wire import CALL_FIELDS, PREFACE, SMALL_LIMITS, Echo, Wire, message
+from tests.unit.edge.grpc.h2.wire import CALL_FIELDS, PREFACE, SMALL_LIMITS, Echo, Wire, message
 
 CUTS = (1, 5, 9, 10, 23, 64, 1_000, 1 << 20)
 """Bytes a read."""
@@ -39,7 +39,8 @@ def one_input(data: bytes) -> None:
     wire.connection.connection_lost(None)
     wire.turn()
     assert wire.connection.streams == {}
-    assert wire.shared.buffered_bytes == 0
+    assert wire.shared.budget.used == 0
+    wire.shared.budget.check()
     for handler in wire.handlers:
         assert isinstance(handler, Echo)
         assert handler.seen.count("closed") == 1, handler.seen

@@ -14,7 +14,6 @@ import http.client
 import ipaddress
 import json
 import shutil
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -30,10 +29,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from picker.sim.child import dying_with_us
-from tests.kube.binaries import Missing, binary
-
-__all__ = ["ApiFailure", "Missing", "TestCluster"]
+from picker.lab.child import dying_with_us
+from tests.kube.binaries import ETCD, KUBE_APISERVER
+from tests.ports import free_ports
 
 CRDS = Path(__file__).parent / "crds"
 START_SECONDS_MAX = 60.0
@@ -55,8 +53,8 @@ class TestCluster:
     __test__ = False  # not for pytest to collect
 
     def __init__(self, *, flags: Iterable[str] = ()) -> None:
-        """`flags`: more of the API server's. Raises `Missing`."""
-        self._api_binary, self._etcd_binary = binary("kube-apiserver"), binary("etcd")
+        """`flags`: more of the API server's. Raises `Missing` or `NotMade`."""
+        self._api_binary, self._etcd_binary = KUBE_APISERVER.look("kube-apiserver"), ETCD.look("etcd")
         self.folder = Path(tempfile.mkdtemp(prefix="picker-cluster-"))
         self._etcd_port, self._peer_port, self.port = free_ports(3)
         self.url = f"https://127.0.0.1:{self.port}"
@@ -236,18 +234,6 @@ class TestCluster:
         ca_key, ca = write_ca(self.folder)
         write_server_certificate(self.folder, ca_key, ca)
         _write_key(self.folder / "sa.key", ec.generate_private_key(ec.SECP256R1()))
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def _kill(process: subprocess.Popen[bytes] | None) -> None:

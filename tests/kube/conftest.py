@@ -1,17 +1,11 @@
-"""One real API server for all tests of a run, and one loud line where it cannot be had."""
+"""One real API server for all tests of a run."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.kube.cluster import CRDS, Missing, TestCluster
-
-_skipped: set[str] = set()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for reason in sorted(_skipped):
-        terminalreporter.write_line(f"!! tests against a real API server skipped: {reason}", red=True)
+from tests.kube.cluster import CRDS, TestCluster
+from tests.tools.tool import Missing
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +14,7 @@ def cluster() -> Iterator[TestCluster]:
     try:
         made = TestCluster()
     except Missing as missing:
-        _skipped.add(str(missing))
-        pytest.skip(str(missing))
+        pytest.skip(f"NOT RUN: no real API server: {missing}")
     with made:
         made.apply_crd(CRDS / "inferencepools.yaml")
         yield made

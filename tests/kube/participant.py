@@ -11,9 +11,9 @@ import random
 import signal
 import sys
 
-from picker.edge.kubernetes_api import KubernetesApi
-from picker.edge.kubernetes_credentials import Credentials
-from picker.edge.lease import LeaseElection, LeaseName
+from picker.edge.kubernetes.api import KubernetesApi
+from picker.edge.kubernetes.credentials import Credentials
+from picker.edge.kubernetes.lease import LeaseElection, LeaseName
 
 
 async def take_part(kubeconfig: str, namespace: str, lease: str, identity: str) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
+from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
+from picker.lab.model_server import ServerFaults, SimulatedServer
 from picker.pool.specs import join_address, split_address
-from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
-from picker.sim.model_server import Faults, SimulatedServer
 from tests.envoy.picker_process import PickerProcess
-from tests.kube.cluster import free_ports
 from tests.kube.serving import MANIFESTS, POOL, Cluster, envoy, knows, model_servers, serving, until_true
 from tests.kube.traffic import CHAT, Call, Traffic
+from tests.ports import free_ports
 
 FD = BodyMode.FULL_DUPLEX_STREAMED
 HEALTH_CHECK_SECONDS = 1.0
@@ -82,6 +82,17 @@ def charts_bootstrap() -> Json:
     return bootstrap
 
 
+def healthy_pickers(proxy: EnvoyProcess) -> set[str]:
+    """The addresses of the pickers that this Envoy's health check counts."""
+    clusters = json.loads(proxy.admin("/clusters?format=json"))["cluster_statuses"]
+    (hosts,) = (each["host_statuses"] for each in clusters if each["name"] == "picker")
+    return {
+        join_address(at["address"], at["port_value"])
+        for at, health in ((host["address"]["socket_address"], host["health_status"]) for host in hosts)
+        if not health.get("failed_active_health_check")
+    }
+
+
 class Front:
     """One Envoy and its clients."""
 
@@ -93,13 +104,7 @@ class Front:
 
     def healthy_pickers(self) -> set[str]:
         """Their addresses, as Envoy's health check sees them."""
-        clusters = json.loads(self.proxy.admin("/clusters?format=json"))["cluster_statuses"]
-        (hosts,) = (each["host_statuses"] for each in clusters if each["name"] == "picker")
-        return {
-            join_address(at["address"], at["port_value"])
-            for at, health in ((host["address"]["socket_address"], host["health_status"]) for host in hosts)
-            if not health.get("failed_active_health_check")
-        }
+        return healthy_pickers(self.proxy)
 
     def met(self) -> str:
         """The worst that requests begun since `mark` met: `200`, or what went wrong."""
@@ -116,12 +121,12 @@ class Stage:
     """Pickers, model servers, and all fronts before them."""
 
     def __init__(
-        self, cluster: Cluster, servers: list[SimulatedServer], pickers: list[PickerProcess], among: list[Front]
+        self, cluster: Cluster, servers: list[SimulatedServer], pickers: list[PickerProcess], candidates: list[Front]
     ) -> None:
         self.cluster = cluster
         self.servers = servers
         self.pickers = pickers
-        self.fronts = among
+        self.fronts = candidates
         self.answers: dict[str, str] = {}
         """By front: what became of answers that ran during `underway`: `go on` or `cut`."""
         self.half_sent: dict[str, str] = {}
@@ -140,6 +145,10 @@ class Stage:
         """So many calls more have ended at every front."""
         await asyncio.gather(*(front.traffic.more(calls) for front in self.fronts))
 
+    async def rest(self) -> None:
+        """No front has traffic, until the next `underway`."""
+        await asyncio.gather(*(front.traffic.stop() for front in self.fronts))
+
     async def see(self, *pickers: PickerProcess) -> None:
         """The health check of every front counts these pickers, and no other."""
         wanted = {picker.grpc_address for picker in pickers}
@@ -147,7 +156,7 @@ class Stage:
 
     async def _speed(self, slow: float) -> None:
         for server in self.servers:
-            await server.set_faults(Faults(slow=slow))
+            await server.set_faults(ServerFaults(slow=slow))
 
     @asynccontextmanager
     async def underway(self, victim: PickerProcess) -> AsyncIterator[None]:
@@ -204,12 +213,12 @@ async def stage(
             await knows(pickers[-1], *addresses)
             if len(pickers) == 1:
                 await serving(pickers[0])
-        among = []
+        candidates = []
         known = [*(picker.grpc_address for picker in pickers), *later]
         for name, configuration in bootstraps(known, addresses).items():
             proxy = await stack.enter_async_context(envoy(configuration))
-            among.append(Front(name, proxy, await stack.enter_async_context(Traffic(proxy.url, clients=0))))
-        yield Stage(cluster, servers, pickers, among)
+            candidates.append(Front(name, proxy, await stack.enter_async_context(Traffic(proxy.url, clients=0))))
+        yield Stage(cluster, servers, pickers, candidates)
 
 
 class HalfSent:
@@ -253,7 +262,8 @@ async def half_sent(front: Front) -> AsyncIterator[HalfSent]:
 def table() -> dict[str, dict[str, str]]:
     """What docs/high-availability.md says: row -> front -> cell."""
     rows: dict[str, dict[str, str]] = {}
-    for line in DOCUMENT.read_text().splitlines():
+    section = DOCUMENT.read_text().partition("\n## What clients meet\n")[2].partition("\n## ")[0]
+    for line in section.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and len(cells) == len(FRONTS) + 1 and set(cells[0]) != {"-"}:
             rows[cells[0]] = dict(zip(FRONTS, cells[1:], strict=True))

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import os
 import random
+import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from typing import Any
 import uvloop
 import yaml
 
-from picker.edge.kubernetes import KubernetesSource, PoolTarget, SelectorTarget
-from picker.edge.kubernetes_api import KubernetesApi
-from picker.edge.kubernetes_credentials import Credentials
-from picker.pool.backoff import Backoff
+from picker.edge.kubernetes.api import KubernetesApi
+from picker.edge.kubernetes.credentials import Credentials
+from picker.edge.kubernetes.source import KubernetesSource, PoolTarget, SelectorTarget
+from picker.kubernetes.backoff import Backoff
+from picker.kubernetes.watch_messages import Timing
 from picker.pool.specs import EndpointSpec
-from picker.pool.watch_messages import Timing
 
 QUICK = Timing(
     idle_seconds=0.4,
@@ -121,9 +122,17 @@ def write_kubeconfig(path: Path, server: str, user: dict[str, Any], cluster: dic
 
 
 def pod(
-    name: str, *, uid: str | None = None, ready: bool = True, ip: str = "10.0.0.1", labels: dict[str, str] | None = None
+    name: str,
+    *,
+    uid: str | None = None,
+    ready: bool = True,
+    ip: str | None = None,
+    labels: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A pod of the scripted server."""
+    """A pod of the scripted server, with an address of its own: 10.0.0.1 for `a`."""
+    if ip is None:
+        number = ord(name) - ord("a") + 1 if len(name) == 1 else 256 + zlib.crc32(name.encode()) % 65_000
+        ip = f"10.0.{number >> 8}.{number & 255}"
     meta = {"name": name, "namespace": NS, "uid": uid or f"uid-{name}", "labels": labels or {"app": "vllm"}}
     return {
         "metadata": meta,

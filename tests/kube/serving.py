@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from picker.sim.envoy import EnvoyConfig, EnvoyProcess
-from picker.sim.model_server import SimulatedServer
+from picker.lab.envoy import EnvoyConfig, EnvoyProcess
+from picker.lab.model_server import SimulatedServer
 from tests.envoy.picker_process import PickerProcess
 from tests.kube.cluster import TestCluster
 from tests.kube.kubelet import Namespace

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from picker.edge.kubernetes_api import KubernetesApi
-from picker.edge.kubernetes_credentials import Credentials
-from picker.edge.lease import LeaseElection, LeaseName, identity, lease_name
-from picker.sim.child import dying_with_us
+from picker.edge.kubernetes.api import KubernetesApi
+from picker.edge.kubernetes.credentials import Credentials
+from picker.edge.kubernetes.lease import LeaseElection, LeaseName, identity, lease_name
+from picker.lab.child import dying_with_us
 from tests.kube.cluster import ApiFailure, TestCluster
 from tests.kube.kubelet import Namespace
 from tests.kube.relay import relay

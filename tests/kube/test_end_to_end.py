@@ -13,20 +13,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from picker.sim.envoy import BodyMode, EnvoyConfig
-from picker.sim.load_client import LoadClient
-from picker.sim.model_server import Faults, SimulatedServer
+from picker.lab.envoy import BodyMode, EnvoyConfig
+from picker.lab.load_client import LoadClient
+from picker.lab.model_server import ServerFaults, SimulatedServer
+from picker.sim.draws import Lengths
 from picker.sim.statistics import Sample
-from picker.sim.workloads import Agents, Lengths, sessions
+from picker.sim.workloads import Agents, sessions
 from tests.envoy.picker_process import PickerProcess
-from tests.kube.cluster import ApiFailure, TestCluster, free_ports
+from tests.kube.cluster import ApiFailure, TestCluster
 from tests.kube.kubelet import Namespace
 from tests.kube.relay import relay
 from tests.kube.rig import until, with_loop
 from tests.kube.serving import POOL, Cluster, addresses, envoy, knows, model_servers, serving, until_true
 from tests.kube.traffic import Call, Traffic
+from tests.ports import free_ports
 
-SLOWLY, QUICKLY, AS_USUAL = Faults(slow=20.0), Faults(slow=0.02), Faults()
+SLOWLY, QUICKLY, AS_USUAL = ServerFaults(slow=20.0), ServerFaults(slow=0.02), ServerFaults()
 LONG_TOKENS = 400
 VLLM = {"app": "vllm"}
 

@@ -9,15 +9,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from picker.sim.envoy import BodyMode, EnvoyConfig
-from picker.sim.model_server import Faults
+from picker.lab.envoy import BodyMode, EnvoyConfig
+from picker.lab.model_server import ServerFaults
 from tests.envoy.picker_process import PickerProcess
-from tests.kube.cluster import TestCluster, free_ports
+from tests.kube.cluster import TestCluster
 from tests.kube.relay import relay
 from tests.kube.replicas import DRAIN, Stage, outcome, stage, table
 from tests.kube.rig import with_loop
 from tests.kube.serving import POOL, Cluster, envoy, knows, model_servers, until_true
 from tests.kube.traffic import Traffic
+from tests.ports import free_ports
 
 TAKE_OVER_SECONDS_MAX = 5.0
 """From the death of a leader to the readiness of the next."""
@@ -73,6 +74,7 @@ async def test_kill_9_of_the_leader_and_then_of_the_last(cluster: TestCluster, t
             await follower_is_whole(on, two)
             one.kill()
             on.mark()
+            await on.more(1)  # while nobody leads
             await takes_over(two)
             await on.see(two)
             await on.more(1)
@@ -186,6 +188,7 @@ async def test_active_active_one_stops_and_one_dies(cluster: TestCluster, tmp_pa
         asserted("active-active, one stopped: its running answers", on.answers)
         asserted("active-active, one stopped: new requests", on.met())
         assert await asyncio.to_thread(one.process.wait, 20) == 0
+        await on.rest()  # what comes to `two` while it is asked whose answer it holds would be taken for the answer
         async with on.underway(two):
             await on.more()
             two.kill()
@@ -245,7 +248,7 @@ async def leases(made: Cluster) -> dict[str, bool]:
 
 LONG_PROMPTS = 12
 LONG_PROMPT = "word " * 8000
-STUCK = Faults(slow=10_000.0)
+STUCK = ServerFaults(slow=10_000.0)
 PATIENT = "{epsilon: 0, limits: {decision_seconds: 5}, engine_metrics: {stale_seconds: 60}}"
 """A request that explores would stay at the stuck server, and a machine that starves the picker must not blind it."""
 PREFILL_TOKENS_PER_SECOND = 10_000
@@ -294,21 +297,21 @@ async def test_active_active_each_sees_the_load_of_the_other(cluster: TestCluste
         own = LONG_PROMPTS * len(LONG_PROMPT) / BYTES_PER_TOKEN / PREFILL_TOKENS_PER_SECOND
         assert await queue_seconds(one, busy.address) == pytest.approx(own, rel=0.05)
 
-        await busy.set_faults(Faults(slow=0.01))
+        await busy.set_faults(ServerFaults(slow=0.01))
         assert {outcome(call) for call in await asyncio.gather(*heavy)} == {"200"}
         await until_true(lambda: waiting_at("busy", two) == 0)
-        await busy.set_faults(Faults())
+        await busy.set_faults(ServerFaults())
         await shared_out(through[1], {busy.address, idle.address})
 
 
-async def shared_out(traffic: Traffic, among: set[str]) -> None:
+async def shared_out(traffic: Traffic, candidates: set[str]) -> None:
     """Twenty requests that find equals go to all of them; what a scrape said last may take a second to pass."""
     for _ in range(10):
         served = {(await traffic.ask()).served_by for _ in range(20)}
-        if served == among:
+        if served == candidates:
             return
         await asyncio.sleep(0.5)
-    assert served == among
+    assert served == candidates
 
 
 def waiting_at(pod: str, picker: PickerProcess) -> float:

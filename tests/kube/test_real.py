@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from picker.edge.kubernetes import PoolTarget, SelectorTarget
-from picker.edge.kubernetes_credentials import Credentials
-from picker.pool.watch_messages import Timing
+from picker.edge.kubernetes.credentials import Credentials
+from picker.edge.kubernetes.source import PoolTarget, SelectorTarget
+from picker.kubernetes.watch_messages import Timing
 from tests.kube.cluster import CRDS, ApiFailure, TestCluster
 from tests.kube.kubelet import Namespace
 from tests.kube.relay import Relay, relay

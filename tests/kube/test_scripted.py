@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from picker.edge.kubernetes import PoolTarget, SelectorTarget
-from picker.edge.kubernetes_credentials import Credentials
-from picker.pool.watch_messages import Timing
+from picker.edge.kubernetes.credentials import Credentials
+from picker.edge.kubernetes.source import PoolTarget, SelectorTarget
+from picker.kubernetes.watch_messages import Timing
 from tests.kube.cluster import write_ca, write_server_certificate
 from tests.kube.rig import (
     NS,
@@ -384,13 +384,66 @@ def objective(name: str, priority: int, pool_name: str = "p") -> dict[str, Any]:
 async def test_without_the_crd_objectives_are_off_told_once_and_looked_for_again(tmp_path: Path) -> None:
     async with following(tmp_path, POOL, objectives=True) as (api, rig):
         await until(lambda: len(api.lists(OBJECTIVES)) > 2 and len(api.lists(OBJECTIVES_LLMD)) > 2)
-        assert rig.said("InferenceObjective is not to be had") == 1
+        assert rig.said("InferenceObjective cannot be read") == 1
         assert rig.source.api_available
         api.stores[OBJECTIVES_LLMD] = Store()
         api.stores[OBJECTIVES_LLMD].put(objective("batch", -10))
         api.stores[OBJECTIVES_LLMD].put(objective("theirs", 5, pool_name="another"))
         await until(lambda: rig.objectives == [{"batch": -10}])
         assert rig.said("following InferenceObjective") == 1
+
+
+@with_loop
+async def test_an_objective_that_names_the_pool_as_it_was_called_before_counts_and_a_strange_one_is_told(
+    tmp_path: Path,
+) -> None:
+    async with following(tmp_path, POOL, objectives=True) as (api, rig):
+        api.stores[OBJECTIVES] = Store()
+        store = api.stores[OBJECTIVES]
+        for name, spec in {
+            "alpha": {"priority": -1, "poolRef": {"name": "p", "group": "inference.networking.x-k8s.io"}},
+            "several": {"priority": -2, "poolRefs": [{"name": "other"}, {"name": "p"}]},
+            "strange": {"priority": -3, "poolRef": {"name": "p", "group": "example.com"}},
+            "nobodys": {"priority": -4},
+            "theirs": {"priority": -5, "poolRef": {"name": "other", "group": "example.com"}},
+        }.items():
+            store.put(objective(name, 0) | {"spec": spec})
+        await until(lambda: rig.objectives and rig.objectives[-1] == {"alpha": -1, "several": -2})
+        await until(lambda: rig.said("InferenceObjective strange is not followed"))
+        assert rig.said("'example.com'") == 1
+        assert rig.said("InferenceObjective nobodys is not followed: it names no pool") == 1
+        assert rig.said("theirs") == 0
+
+
+@with_loop
+async def test_pods_of_one_nodes_network_never_get_each_others_ports(tmp_path: Path) -> None:
+    def hosted(name: str, port: int, ready: bool = True) -> dict[str, Any]:
+        thing = pod(name, ip="10.9.0.1", ready=ready)
+        thing["spec"] = {"hostNetwork": True, "containers": [{"name": "m", "ports": [{"containerPort": port}]}]}
+        return thing
+
+    async with following(tmp_path, POOL) as (api, rig):
+        api.stores[POOLS].put(pool(ports=(8001, 8002)))
+        api.stores[PODS].put(hosted("x", 8001))
+        api.stores[PODS].put(hosted("y", 8002))
+        api.push()
+        both = {"x-rank-0": "10.9.0.1:8001", "y-rank-1": "10.9.0.1:8002"}
+
+        def given() -> dict[str, str]:
+            return {each.name: each.address for each in rig.lists[-1] if each.address.startswith("10.9.")}
+
+        await until(lambda: given() == both)
+        api.stores[PODS].put(hosted("x", 8001, ready=False))
+        api.push()
+        await until(lambda: given() == {"y-rank-1": "10.9.0.1:8002"})
+        api.stores[PODS].delete("x")
+        api.stores[PODS].put(hosted("y", 8001))  # it declares the port of the one that is gone
+        api.push()
+        await until(lambda: given() == {"y-rank-0": "10.9.0.1:8001"})
+        api.stores[PODS].put(hosted("z", 8001))
+        api.push()
+        await until(lambda: rig.source.address_collisions == 1)
+        assert rig.said("both claim 10.9.0.1:8001") == 1
 
 
 @with_loop

@@ -70,9 +70,11 @@ class Traffic:
         self._tasks += [asyncio.create_task(self._repeat()) for _ in range(clients)]
 
     async def stop(self) -> None:
-        """Begin no more, and wait for those that run."""
+        """Begin no more until clients are added again, and wait for those that run."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
+        self._tasks.clear()
+        self._stopping = False
 
     def mark(self) -> int:
         """This moment."""

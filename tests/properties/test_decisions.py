@@ -73,7 +73,7 @@ class World:
         elif what == "wait":
             self.now += rng.choice([0.1, 0.5, 5.0])
         elif self.running:
-            booking = rng.choice(self.running).charge
+            booking = rng.choice(self.running).booking
             if what == "first token":
                 self.now += rng.random() * 0.3
                 director.first_token(booking, self.now)
@@ -82,7 +82,7 @@ class World:
             elif what == "answered":
                 director.answered(booking, rng.choice([200, 404, 503]), self.now)
             else:
-                self.running = [picked for picked in self.running if picked.charge is not booking]
+                self.running = [picked for picked in self.running if picked.booking is not booking]
                 usage = Usage(rng.randrange(4000), rng.randrange(4000), None)
                 director.finish(booking, reached=rng.random() < 0.8, usage=usage)
 
@@ -108,7 +108,8 @@ class World:
         explained = decision.explain()
         for view in explained.endpoints:
             seconds = view.seconds
-            costs = weights.prefix * seconds["prefix"] + weights.queue * seconds["queue"] + weights.kv * seconds["kv"]
+            assert {"prefix", "queue", "kv"} <= set(seconds)
+            costs = sum(getattr(weights, name) * value for name, value in seconds.items())
             assert view.cost_seconds == pytest.approx(costs / weights.prefix, rel=1e-9, abs=1e-12)
             assert all(value >= -1e-12 for value in seconds.values())
         self.running.append(decision)
@@ -140,7 +141,7 @@ def test_rows_costs_and_explanations_hold_through_any_events(seed):
     for decision, explained in world.read:
         assert decision.explain() == explained
     for picked in world.running:
-        world.director.finish(picked.charge, reached=True)
+        world.director.finish(picked.booking, reached=True)
     ledger = world.director.ledger
     assert ledger.open_charges == 0
-    assert not any(column.any() for column in ledger.columns(len(ledger.requests)))
+    assert not any(column.any() for column in ledger.columns(len(ledger.sequences)))

@@ -16,12 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from picker.config import Config, Ejection, Limits
 from picker.decision import Finished
 from picker.director import Director
-from picker.edge.ext_proc import BoundPolicy
 from picker.extproc import events, replies
 from picker.extproc.events import BodyMode
 from picker.extproc.exchange import Exchange, Phase
 from picker.outcomes import Outcome
 from picker.pool.specs import EndpointSpec, EngineSample
+from tests.faults import raised
 
 FD = BodyMode.FULL_DUPLEX_STREAMED
 STREAMS = 4
@@ -168,7 +168,7 @@ class Streams(RuleBasedStateMachine):
             ejection=Ejection(failures=2),
         )
         self.director = Director(config)
-        self.policy = BoundPolicy(self.director, clock=lambda: self.now, rng=Random(5))
+        self.rng = Random(5)
         self.open: dict[int, tuple[Exchange, Ledger, list[Finished]]] = {}
         self.uids = 0
         self.endpoints(2, True)
@@ -203,7 +203,12 @@ class Streams(RuleBasedStateMachine):
         if number not in self.open:
             finished: list[Finished] = []
             exchange = Exchange(
-                self.policy, clock=lambda: self.now, finished=finished.append, decided=lambda picked, record: None
+                self.director,
+                clock=lambda: self.now,
+                rng=self.rng,
+                finished=finished.append,
+                decided=lambda picked, record: None,
+                faulted=raised,
             )
             self.open[number] = (exchange, Ledger(), finished)
         return self.open[number]
@@ -265,8 +270,9 @@ class Streams(RuleBasedStateMachine):
     def books_agree(self) -> None:
         self.director.datastore.check()
         self.director.index.check()
-        charged = sum(exchange._booking is not None for exchange, _, _ in self.open.values())
-        assert self.director.ledger.open_charges == charged
+        bookings = [exchange._booking for exchange, _, _ in self.open.values() if exchange._booking is not None]
+        # Of what a stranger serves nothing is charged any more.
+        assert self.director.ledger.open_charges == sum(not booking.charge.released for booking in bookings)
         for exchange, _, finished in self.open.values():
             assert len(finished) <= 1
             assert not (finished and exchange._booking is not None), "ended, and still charged"
@@ -289,8 +295,14 @@ TestStreams = Streams.TestCase
 def world() -> Exchange:
     director = Director(Config(epsilon=0.0))
     director.replace_endpoints([EndpointSpec(address=ADDRESSES[0], uid="a", name="a")])
-    policy = BoundPolicy(director, clock=lambda: 0.0, rng=Random(1))
-    return Exchange(policy, clock=lambda: 0.0, finished=lambda record: None, decided=lambda picked, record: None)
+    return Exchange(
+        director,
+        clock=lambda: 0.0,
+        rng=Random(1),
+        finished=lambda record: None,
+        decided=lambda picked, record: None,
+        faulted=raised,
+    )
 
 
 sizes = st.lists(st.sampled_from([0, 1, 2, 100, 4095, 4096, 61_999, 62_000, 62_001, 124_000, 130_001]), max_size=8)

@@ -13,8 +13,8 @@ import h2.settings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from picker.edge.h2 import H2Limits
-from tests.unit.edge.h2.wire import CALL_FIELDS, PREFACE, SMALL_LIMITS, Echo, Wire, message
+from picker.config import TransportLimits
+from tests.unit.edge.grpc.h2.wire import CALL_FIELDS, PREFACE, SMALL_LIMITS, Echo, Wire, message
 
 FAST = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -57,7 +57,8 @@ def check_end(wire: Wire) -> None:
     wire.frames()  # what we wrote can be read
     wire.connection.connection_lost(None)
     wire.turn()
-    assert wire.shared.buffered_bytes == 0
+    assert wire.shared.budget.used == 0
+    wire.shared.budget.check()
     assert wire.connection.messages.buffered == 0
     assert wire.connection.sender.queued == 0
     assert wire.connection.streams == {}
@@ -128,7 +129,7 @@ def test_where_reads_break_makes_no_difference_to_any_bytes(found: list[bytes], 
 class Script:
     """hyper-h2's client driving a `Wire`."""
 
-    def __init__(self, limits: H2Limits, cuts: list[int]) -> None:
+    def __init__(self, limits: TransportLimits, cuts: list[int]) -> None:
         self.wire = Wire(limits, greet=False)
         self.client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
         self.cuts = cuts
@@ -176,7 +177,7 @@ def test_whatever_hyper_h2_sends_is_answered_to_its_liking(
     calls = [
         [b"z" if each in (b"raise", b"finish", b"silent") else each[: window * 40] for each in call] for call in calls
     ]
-    script = Script(H2Limits(idle_frames_max=1_000_000), cuts)
+    script = Script(TransportLimits(idle_frames_max=1_000_000), cuts)
     client = script.client
     client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
     script.swap()

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from picker.config import load
 from picker.director import Director
-from picker.edge.ext_proc import BoundPolicy
 from picker.extproc import events, replies
 from picker.extproc.events import BodyMode
 from picker.extproc.exchange import Exchange
 from picker.outcomes import Outcome
 from picker.pool.specs import EndpointSpec
+from tests.faults import raised
 
 CONFIG = load(
     "epsilon: 0\nendpoint_labels: {header: x-labels}\n"
@@ -41,9 +41,15 @@ def test_any_hints_come_to_one_answer_and_bounded_books(sequence):
         for n in range(3)
     )
     ended = []
-    policy = BoundPolicy(director, clock=lambda: 1.0, rng=Random(1))
     for request in sequence:
-        exchange = Exchange(policy, clock=lambda: 1.0, finished=ended.append, decided=lambda picked, record: None)
+        exchange = Exchange(
+            director,
+            clock=lambda: 1.0,
+            rng=Random(1),
+            finished=ended.append,
+            decided=lambda picked, record: None,
+            faulted=raised,
+        )
         before = len(ended)
         head = {":method": "POST", ":path": request["path"], **request["headers"]}
         mode = BodyMode.FULL_DUPLEX_STREAMED

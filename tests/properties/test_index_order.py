@@ -4,23 +4,13 @@ Chains have one length here, so that no chain is the head of another: a chain th
 run refreshes the whole run, which is the one liberty the index takes with recency.
 """
 
-from array import array
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xxhash import xxh3_64_intdigest
 
 from picker.prefix.index import PrefixIndex
+from tests.chains import chain
 
 SLOTS, LENGTH = 3, 6
-
-
-def chain(path: tuple[int, ...]) -> "array[int]":
-    link, hashes = 99, []
-    for symbol in path:
-        link = xxh3_64_intdigest(bytes([symbol]), link)
-        hashes.append(link)
-    return array("Q", hashes)
 
 
 class Blocks:

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 from hyperframe.frame import DataFrame, PingFrame, SettingsFrame, WindowUpdateFrame
 from hypothesis import given, settings
 
-from picker.edge.h2.limits import H2Limits
-from tests.unit.edge.h2.wire import Wire, message
+from picker.config import TransportLimits
+from tests.unit.edge.grpc.h2.wire import Wire, message
 
 sizes = st.sampled_from([0, 1, 100, 16_379, 16_384, 40_000, 65_536, 130_000, 300_000]) | st.integers(0, 500_000)
 
@@ -22,7 +22,9 @@ sizes = st.sampled_from([0, 1, 100, 16_379, 16_384, 40_000, 65_536, 130_000, 300
 )
 def test_every_message_arrives_whole_and_is_echoed(calls, frame_bytes, read_bytes, window, seed):
     rng = Random(seed)
-    wire = Wire(H2Limits(stream_window_bytes=1 << 28, connection_window_bytes=1 << 28, send_queue_bytes_max=1 << 30))
+    wire = Wire(
+        TransportLimits(stream_window_bytes=1 << 28, connection_window_bytes=1 << 28, send_queue_bytes_max=1 << 30)
+    )
     wire.send(SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: window}))
     wire.send(WindowUpdateFrame(0, window_increment=1 << 28))
     sent = {2 * at + 1: [rng.randbytes(size) for size in of_call] for at, of_call in enumerate(calls)}

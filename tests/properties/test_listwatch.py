@@ -14,10 +14,10 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from picker.pool.backoff import Fault
-from picker.pool.kubernetes_objects import Pod, read_pod
-from picker.pool.listwatch import ListWatch
-from picker.pool.watch_messages import Change, Deleted, List, Replaced, Timing, Upserted, Wait, Watch
+from picker.kubernetes.backoff import Fault
+from picker.kubernetes.kubernetes_objects import Pod, read_pod
+from picker.kubernetes.listwatch import ListWatch
+from picker.kubernetes.watch_messages import Change, Deleted, List, Replaced, Timing, Upserted, Wait, Watch
 from tests.kube.store import Store, event, expired
 
 NAMES = ["a", "b", "c", "d", "e"]

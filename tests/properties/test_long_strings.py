@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from picker.api import PARSERS, document, find_api, read_body
+from picker.api import PARSERS, document, read_body
 from picker.api.document import SHORTENED_BYTES_MIN
 from picker.api.request import InvalidBody
 
@@ -80,8 +80,7 @@ FIELDS = (
 
 
 def outcome(path: str, body: bytes) -> object:
-    api = find_api(path)
-    assert api is not None
+    api = PARSERS[path]
     try:
         request = read_body(api, body)
     except InvalidBody as error:
@@ -90,6 +89,9 @@ def outcome(path: str, body: bytes) -> object:
 
 
 def assert_the_same(path: str, body: bytes) -> None:
+    shortened = document._KERNEL.shorten(body)
+    for way in document._KERNEL.WAYS:
+        assert document._KERNEL.shorten_by(way, body) == shortened, way
     found = outcome(path, body)
     with mock.patch.object(document, "_shorten", None):
         assert found == outcome(path, body)
@@ -149,6 +151,37 @@ def test_long_strings_are_cut_out_and_found_again(drawn, as_ascii):
     assert found.view(each[0]).obj is body
 
 
+edges = st.lists(
+    st.sampled_from(
+        [rb"\\", rb"\"", b'"', rb"\n", rb"\u00e9", rb"\ud83d\ude00", b"\x1f", b"\x20", b"\x7f", b"\xa0", b"\xff"]
+    )
+    | st.integers(0, 255).map(lambda byte: bytes([byte])),
+    max_size=12,
+).map(b"".join)
+
+
+@settings(max_examples=1_000)
+@given(st.lists(st.tuples(st.integers(0, 130), edges), max_size=6), st.booleans())
+def test_each_way_cuts_the_same_of_any_bytes(drawn, framed):
+    """Whatever stands at whatever place of a block of 64."""
+    body = b"".join(b"x" * count + edge for count, edge in drawn)
+    body = b'["' + b"a" * LONG + b'", "' + body + b'"]' if framed else body
+    kernel = document._KERNEL
+    assert kernel.WAYS[-1] == "plain" and len(kernel.WAYS) > 1
+    assert len({kernel.shorten_by(way, body) for way in kernel.WAYS}) == 1
+
+
+def test_each_way_finds_each_control_and_escape_wherever_it_stands():
+    kernel = document._KERNEL
+    for byte in range(256):
+        escape, plain = b"\\" + bytes([byte]), bytes([byte])
+        for at in range(64):
+            for piece, is_text in ((escape, byte in b'"\\/bfnrt'), (plain, byte >= 32 and byte not in b'"\\')):
+                body = b'"' + b"x" * (LONG + at) + piece + b"x" * 70 + b'"'
+                for way in kernel.WAYS:
+                    assert (kernel.shorten_by(way, body) is not None) is is_text, (way, piece, at)
+
+
 def test_a_part_of_something_else_is_refused():
     body = b"[" + b" " * SHORTENED_BYTES_MIN + b'"%b"]' % (b"a" * LONG)
     found = document.shortened(body)
@@ -162,6 +195,11 @@ def test_a_part_of_something_else_is_refused():
 )
 def test_the_kernel_refuses_what_it_cannot_read(arguments):
     with pytest.raises(TypeError):
-        document.skim.whole(*arguments)
+        document._KERNEL.whole(*arguments)
     with pytest.raises(TypeError):
-        document.skim.shorten("text")
+        document._KERNEL.shorten("text")
+    for wrong in ((), ("plain",), (b"plain", b""), ("plain", "text")):
+        with pytest.raises(TypeError):
+            document._KERNEL.shorten_by(*wrong)
+    with pytest.raises(ValueError, match="no way 'mmx'"):
+        document._KERNEL.shorten_by("mmx", b"")

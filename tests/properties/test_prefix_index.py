@@ -1,24 +1,13 @@
 """The index against a naive model: per slot a dict of prefixes with their last use."""
 
-from array import array
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xxhash import xxh3_64_intdigest
 
 from picker.prefix.index import PrefixIndex
 from picker.prefix.matches import Recorded
+from tests.chains import chain
 
 SLOTS = 3
-
-
-def chain(path: tuple[int, ...]) -> "array[int]":
-    """Truly chained hashes of a path of small symbols."""
-    link, hashes = 7, []
-    for symbol in path:
-        link = xxh3_64_intdigest(bytes([symbol]), link)
-        hashes.append(link)
-    return array("Q", hashes)
 
 
 class Naive:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from picker.config import Config
 from picker.director import Director
-from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
-from picker.edge.transport import GrpcStatus
+from picker.edge.grpc.ext_proc import METHOD, ExtProcService
+from picker.edge.grpc.transport import GrpcStatus
 from picker.generated import ext_proc_pb2 as pb
 from picker.pool.specs import EndpointSpec
 
@@ -24,6 +24,9 @@ class Call:
         self.status: GrpcStatus | None = None
         self.handler = None
 
+    def hold(self, size: int) -> None:
+        assert size >= 0
+
     def send(self, message: bytes, body: bytes | memoryview = b"") -> None:
         if self.status is None:
             self.sent.append(pb.ProcessingResponse.FromString(message + body))
@@ -32,7 +35,7 @@ class Call:
         if self.status is None:
             self.status = status
             assert text.isprintable() and len(text) < 500
-            self.handler.closed()
+            self.handler.closed()  # type: ignore[attr-defined]
 
 
 def message(field: str, **headers: str) -> pb.ProcessingRequest:
@@ -93,14 +96,15 @@ def test_whatever_arrives_one_stream_ends_cleanly(seed, mode, response_mode, ord
     faults: list[BaseException] = []
     finished: list[object] = []
     service = ExtProcService(
-        BoundPolicy(director, clock=lambda: 0.0, rng=Random(1)),
+        director,
         clock=lambda: 0.0,
+        rng=Random(1),
         finished=finished.append,
         decided=lambda picked, record: None,
-        on_error=faults.append,
+        faulted=lambda where, error: faults.append(error),
     )
     call = Call()
-    call.handler = handler = service.methods()[METHOD](call)
+    call.handler = handler = service.methods()[METHOD](call)  # type: ignore[assignment]
     available = parts(mode, response_mode)
     for number in [0, *order]:
         if call.status is not None:

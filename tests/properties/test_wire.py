@@ -63,6 +63,44 @@ def test_each_kind_of_message_becomes_its_event():
     assert decoded[0].headers["x-request-id"] == "\ufffdid"
 
 
+@pytest.mark.skipif(wire.__file__.endswith(".so"), reason="compiled modules call each other past the test")
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 100, 127, 128, 200, 16_383, 16_384, 20_000, 2_100_000])
+def test_the_usual_messages_are_read_without_protobufs_parser_whatever_their_size(monkeypatch, size, last):
+    """Falling back gives the same events, so only this tells that the quick way is taken."""
+    monkeypatch.setattr(wire, "decode_any", None)
+    monkeypatch.setattr(headers, "SCAN", None)
+    content = b"x" * size
+    body = pb.ProcessingRequest(request_body=pb.HttpBody(body=content, end_of_stream=last))
+    event = wire.decode(body.SerializeToString())
+    assert (bytes(event.data), event.end_of_stream) == (content, last)
+    chunk = pb.ProcessingRequest(response_body=pb.HttpBody(body=content, end_of_stream=last))
+    event = wire.decode(chunk.SerializeToString())
+    assert (bytes(event.data), event.end_of_stream) == (content, last)
+    head = request_headers({":path": b"/v1/" + content, "x-other": content, ":method": b"POST"})
+    head.request_headers.end_of_stream = last
+    event = wire.decode(head.SerializeToString())
+    assert (event.headers[":path"], event.headers[":method"]) == ("/v1/" + content.decode(), "POST")
+    assert event.end_of_stream is last
+
+
+@pytest.mark.parametrize("kind", ["request_body", "response_body", "request_headers", "response_headers"])
+@pytest.mark.parametrize("tail", [b"", b"\x10\x00", b"\x10\x01", b"\x10\x02", b"\x18\x00", b"\x18\x01", b"\x18\x02"])
+@pytest.mark.parametrize("more", [b"", b"\x10\x01", b"\x18\x01", b"\x20\x01", b"\x20\x00"])
+def test_what_stands_behind_the_content_means_what_it_means_to_protobuf(kind, tail, more):
+    """Flags as true as 2, fields that nobody knows, one more than usual."""
+    whole = pb.ProcessingRequest(**{kind: pb.HttpBody(body=b"xy") if "body" in kind else pb.HttpHeaders()})  # type: ignore[arg-type]
+    if "headers" in kind:
+        getattr(whole, kind).headers.headers.add(key=":status", raw_value=b"200")
+    usual = whole.SerializeToString()
+    message = usual[:1] + bytes([usual[1] + len(tail + more)]) + usual[2:] + tail + more
+    parsed = getattr(pb.ProcessingRequest.FromString(message), kind)
+    event = wire.decode(message)
+    assert event.end_of_stream == parsed.end_of_stream
+    if "body" in kind:
+        assert bytes(event.data) == parsed.body
+
+
 def test_what_repeats_is_remembered_and_no_secret_is():
     pairs = {
         ":authority": b"gateway.example",
@@ -76,14 +114,14 @@ def test_what_repeats_is_remembered_and_no_secret_is():
     data = request_headers(pairs).SerializeToString()
     first, again = wire.decode(data), wire.decode(data)
     assert first == again and first.headers[":path"] == "/v1/responses?key=SECRET"
-    names = headers.Names(wire.REQUEST_HEADERS_READ)
+    names = headers.HeaderNames(wire.REQUEST_HEADERS_READ)
     assert headers.by_pair(data, names) == headers.by_pair(data, names) == headers.read_headers(data, names)
     kept = b"".join(names.seen)
     assert b"gateway.example" in kept and b"SECRET" not in kept and b"a" * 200 not in kept
 
 
 def test_remembered_headers_are_bounded():
-    names = headers.Names(wire.REQUEST_HEADERS_READ)
+    names = headers.HeaderNames(wire.REQUEST_HEADERS_READ)
     for number in range(3_000):
         headers.by_pair(request_headers({"user-agent": b"%d" % number}).SerializeToString(), names)
     assert 0 < len(names.seen) <= 1024
@@ -119,7 +157,7 @@ def damaged(message: bytes, seed: int, damages: int) -> bytes:
 @given(st.sampled_from(MESSAGES), st.integers(0, 2**32), st.integers(0, 8))
 def test_a_message_damaged_anywhere_is_an_event_and_what_protobuf_reads_of_it(message, seed, damages):
     data = damaged(message, seed, damages)
-    event, expected = wire.decode(data), wire._decode_any(data, frozenset())
+    event, expected = wire.decode(data), wire.decode_any(data, frozenset())
     assert isinstance(event, EVENTS)
     # What protobuf refuses may pass: text of a header that nobody reads is not looked into.
     assert event == expected or isinstance(expected, events.Malformed)
@@ -130,7 +168,7 @@ def test_a_message_damaged_anywhere_is_an_event_and_what_protobuf_reads_of_it(me
 @given(st.sampled_from([MESSAGES[0], MESSAGES[2]]), st.integers(0, 2**32), st.integers(0, 4))
 def test_one_call_reads_the_headers_that_python_reads_pair_by_pair(message, seed, damages):
     data = damaged(message, seed, damages)
-    names = headers.Names(wire.REQUEST_HEADERS_READ)
+    names = headers.HeaderNames(wire.REQUEST_HEADERS_READ)
     found = headers.SCAN(data, names.wanted)
     if data:
         assert found == headers.by_pair(data, names)
@@ -185,13 +223,13 @@ def any_message(draw):
 @settings(max_examples=500, deadline=None)
 @given(any_message())
 def test_reading_field_by_field_is_reading_as_protobuf_does(message):
-    assert wire.decode(message) == wire._decode_any(message, frozenset())
+    assert wire.decode(message) == wire.decode_any(message, frozenset())
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=400))
 def test_any_bytes_mean_what_protobuf_reads(data):
-    expected = wire._decode_any(data, frozenset())
+    expected = wire.decode_any(data, frozenset())
     assert isinstance(expected, events.Malformed) or wire.decode(data) == expected
 
 
@@ -271,3 +309,15 @@ def test_our_own_answers_survive_any_text(status, text, anthropic):
         "x-picker-reason",
         "retry-after",
     }
+
+
+@settings(max_examples=100, deadline=None)
+@given(addresses, st.booleans(), st.text("abcdef0123456789-", min_size=1, max_size=40), st.sampled_from(["x-a", "x-b"]))
+def test_a_stamp_is_one_header_more_and_all_else_as_without(found, on_body, value, name):
+    kind = replies.RouteOnBody if on_body else replies.RouteOnHeaders
+    plain = pb.ProcessingResponse.FromString(b"".join(wire.encode(kind(found))))
+    sent = pb.ProcessingResponse.FromString(b"".join(wire.encode(kind(found, (name, value)))))
+    mutation = (sent.request_body if on_body else sent.request_headers).response.header_mutation
+    stamped = mutation.set_headers.pop()
+    assert (stamped.header.key, stamped.header.raw_value, stamped.header.value) == (name, value.encode(), "")
+    assert sent == plain

@@ -13,8 +13,8 @@ import pytest
 
 from picker.api.request import InferenceRequest
 from picker.config import Config, Routing
-from picker.decision import Picked
-from picker.director import Booking, Director
+from picker.decision import Booking, Picked
+from picker.director import Director
 from picker.outcomes import Shed, Unavailable, Usage
 from picker.pool.endpoint import Endpoint
 from picker.pool.specs import EndpointSpec, EngineSample
@@ -101,7 +101,7 @@ class Storm:
             assert subset is None or set(decision.addresses) <= {f"10.0.0.{number}:80" for number in (0, 1, 5)}
             explained = decision.explain()
             assert sum(view.picked for view in explained.endpoints) == 1
-            self.running.append(decision.charge)
+            self.running.append(decision.booking)
             self.history.append((decision.addresses, str(decision.reason)))
         else:
             assert isinstance(decision, Shed | Unavailable)
@@ -195,10 +195,11 @@ class Storm:
         director = self.director
         director.datastore.check()
         director.index.check()
-        assert director.ledger.open_charges == len(self.running)
+        charged = [booking for booking in self.running if not booking.charge.released]  # but for a stranger's
+        assert director.ledger.open_charges == len(charged)
         live = {id(endpoint): endpoint for endpoint in director.datastore.endpoints}
         counted = dict.fromkeys(live, 0)
-        for booking in self.running:
+        for booking in charged:
             if id(booking.endpoint) in counted:
                 counted[id(booking.endpoint)] += 1
         for key, endpoint in live.items():
@@ -227,8 +228,8 @@ def calm(storm: Storm) -> Iterator[str]:
             InferenceRequest(api="x", prompt=bytes([number]) * 5000, prompt_bytes=5000), now=storm.now, rng=storm.dice
         )
         assert isinstance(decision, Picked)
-        storm.director.answered(decision.charge, 200, storm.now)
-        storm.running.append(decision.charge)
+        storm.director.answered(decision.booking, 200, storm.now)
+        storm.running.append(decision.booking)
         yield decision.addresses[0]
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from picker.config import Config, Limits, Routing
 from picker.director import Director
-from picker.edge.decisions import DecisionRing
-from picker.edge.ext_proc import METHOD, BoundPolicy, ExtProcService
+from picker.edge.grpc.ext_proc import METHOD, ExtProcService
+from picker.edge.telemetry.decisions import DecisionRing
 from picker.generated import ext_proc_pb2 as pb
 from picker.pool.specs import EndpointSpec
+from tests.faults import raised
 
 STREAMS = 10_000
 CUTS = 6
@@ -28,6 +29,9 @@ class Wire:
     def __init__(self) -> None:
         self.sent = 0
         self.finished = False
+
+    def hold(self, size: int) -> None:
+        assert size >= 0
 
     def send(self, message: bytes, body: bytes | memoryview = b"") -> None:
         self.sent += len(message) + len(body)
@@ -74,15 +78,13 @@ def rig():
     director.replace_endpoints(EndpointSpec(address=f"10.0.0.{n}:80", uid=str(n), name=str(n)) for n in range(4))
     ring = DecisionRing()
 
-    def fault(error: BaseException) -> None:
-        raise error
-
     made = ExtProcService(
-        BoundPolicy(director, clock=lambda: now[0], rng=Random(1)),
+        director,
         clock=lambda: now[0],
+        rng=Random(1),
         finished=lambda record: None,
         decided=ring.add,
-        on_error=fault,
+        faulted=raised,
     )
     return Rig(made, director, now)
 

@@ -14,11 +14,12 @@ import pytest
 
 from picker.engines.mapping import read
 from picker.engines.vllm import VLLM
-from picker.sim.load_client import LoadClient
-from picker.sim.model_server import Faults, SimulatedServer
+from picker.lab.load_client import LoadClient
+from picker.lab.model_server import ServerFaults, SimulatedServer
+from picker.sim.draws import Lengths
 from picker.sim.profiles import PROFILES
 from picker.sim.statistics import summarize
-from picker.sim.workloads import Chat, Lengths, first_requests, sessions
+from picker.sim.workloads import Chat, first_requests, sessions
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "engines" / "vllm-0.32-busy.txt"
 SLOW_PROFILE = PROFILES["8b-h100"].faster(1e-4)  # a request stays in the engine until somebody ends it
@@ -323,14 +324,14 @@ def test_faults_on_demand():
             await until(fails)
             async with http.post("/sim/faults", json={"statuss": "x", "status": "y"}) as answer:
                 assert answer.status == 400
-            await server.set_faults(Faults(hang=True))
+            await server.set_faults(ServerFaults(hang=True))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(http.post("/v1/chat/completions", json=chat_body()), 0.05)
             port = server.port
-            await server.set_faults(Faults(refuse=True))
+            await server.set_faults(ServerFaults(refuse=True))
             with pytest.raises(aiohttp.ClientConnectionError):
                 await http.post("/v1/chat/completions", json=chat_body())
-            await server.set_faults(Faults())
+            await server.set_faults(ServerFaults())
             assert server.port == port
             async with http.post("/v1/chat/completions", json=chat_body()) as answer:
                 assert answer.status == 200
@@ -388,7 +389,7 @@ def test_the_load_client_drives_whole_conversations():
 
 
 @pytest.mark.parametrize(
-    ("faults", "error"), [(Faults(status=500), "status 500"), (Faults(refuse=True), "ClientConnectorError")]
+    ("faults", "error"), [(ServerFaults(status=500), "status 500"), (ServerFaults(refuse=True), "ClientConnectorError")]
 )
 def test_the_load_client_says_what_went_wrong_and_goes_on(faults, error):
     wanted = list(first_requests(sessions("tools", 3, 500.0), 10))

@@ -278,6 +278,32 @@ def test_gauges_that_never_arrive_leave_the_picker_its_own_books():
     assert play(run(first_chunk_visible=False)).failed == 0
 
 
+def test_idle_replicas_are_read_less_often_and_busy_ones_as_often():
+    """By a picker's own requests, and by what its last reading said of others'."""
+    base = run(rate=1.0, requests=120, replicas=4, pickers=2)
+    readings: dict[float | None, list[tuple[int, int, float, bool]]] = {}
+    for seconds in (None, 3.0):
+        fleet = fleet_of(msgspec.structs.replace(base, idle_scrape_seconds=seconds))
+        readings[seconds] = told = []
+        for router, policy in enumerate(fleet.policies):
+
+            def scraped(replica, gauges, router=router, policy=policy, fleet=fleet, told=told, told_to=policy.scraped):
+                flights = fleet.replicas[replica].flights.values()
+                ours = any(flight.policy is policy for flight in flights)
+                told.append((router, replica, fleet.now, ours or gauges.running_requests + gauges.waiting_requests > 0))
+                told_to(replica, gauges)
+
+            policy.scraped = scraped  # type: ignore[method-assign]
+        assert fleet.run().failed == 0
+        assert len(told) == fleet.readings
+    assert len(readings[3.0]) < 0.8 * len(readings[None])
+    last: dict[tuple[int, int], tuple[float, bool]] = {}
+    for router, replica, at, busy in readings[3.0]:
+        before, was_busy = last.get((router, replica), (at, True))
+        assert at - before <= (1.0 if was_busy else 3.0) + 1e-6
+        last[router, replica] = (at, busy)
+
+
 def test_unknown_names_are_told():
     with pytest.raises(ValueError, match="no policy 'best': choose one of picker"):
         play(run(policy="best"))

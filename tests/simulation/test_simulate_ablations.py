@@ -49,7 +49,7 @@ def rows(policy, now):
 
 def scrape(policy, *, waiting, running=(0, 0), now=1.0):
     for replica, (waits, runs) in enumerate(zip(waiting, running, strict=True)):
-        policy.scraped(replica, Gauges(now, waits, runs, 0.0, 400_000, 0))
+        policy.scraped(replica, Gauges(now, waits, runs, 0.0, 400_000, 0, 0, 0))
 
 
 def test_every_part_has_its_books():

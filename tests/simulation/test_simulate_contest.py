@@ -46,9 +46,9 @@ def test_a_peer_by_itself_has_one_ratio_over_all_cells():
     shown = one_by_one(found, ("a", "b"))
     peers, means, *figures, worst, cells = (list(column.cells) for column in shown.columns)
     assert peers == ["a", "b"]  # the hardest first
-    assert [float(mean) for mean in means] == pytest.approx([(1 / 4 * 2) ** (1 / 6), (2 / 16) ** (1 / 6)], abs=1e-3)
-    assert [[float(value) for value in column] for column in figures] == [[0.5, 1.0], [1.0, 0.5], [1.414, 0.707]]
-    assert [float(value) for value in worst] == pytest.approx([2 ** (1 / 3), 2 ** (1 / 3)], abs=1e-3)
+    assert [float(mean) for mean in means] == pytest.approx([(1 / 4 * 2) ** (1 / 6), (2 / 16) ** (1 / 6)], abs=1e-3)  # type: ignore[arg-type]
+    assert [[float(value) for value in column] for column in figures] == [[0.5, 1.0], [1.0, 0.5], [1.414, 0.707]]  # type: ignore[arg-type]
+    assert [float(value) for value in worst] == pytest.approx([2 ** (1 / 3), 2 ** (1 / 3)], abs=1e-3)  # type: ignore[arg-type]
     assert cells == [f"tools {other.share:g}", f"tools {CELL.share:g}"]
 
 
@@ -96,6 +96,20 @@ def test_the_command_enters_ours_in_every_form_that_was_asked_for(tmp_path, monk
     assert list(scores) == [OURS, "strict", "without slowness", "without in_flight", "random"]
     assert scores[OURS] == scores["strict"] != scores["without in_flight"]
     assert "without in_flight" in capsys.readouterr().out
+
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["contest", *fleet.split(), "--bound", "--events", "0.1", "--kv-share", "0.25", "--json", str(report)],
+    )
+    assert command.main() == 0
+    small = {row["entrant"]: row["scores"] for row in json.loads(report.read_text())}
+    assert list(small) == [OURS, "KV events", "true residency", "random"]
+    assert small[OURS] != scores[OURS]
+
+    monkeypatch.setattr(sys, "argv", ["contest", *fleet.split(), "--kv-share", "0"])
+    assert command.main() == 1
+    assert "--kv-share is 0: it must be above 0" in capsys.readouterr().err
 
     monkeypatch.setattr(sys, "argv", ["contest", *fleet.split(), "--without", "luck"])
     assert command.main() == 1

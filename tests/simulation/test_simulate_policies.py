@@ -43,7 +43,7 @@ def hold(cache, blocks):
 
 
 def gauges(waiting=0, kv=0.0):
-    return Gauges(0.0, waiting, 0, kv, 160_000, 0)
+    return Gauges(0.0, waiting, 0, kv, 160_000, 0, 0, 0)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -110,6 +110,30 @@ def test_llm_d_s_affinity_ends_five_seconds_above_the_best():
     assert same.count(home) >= 47  # but for exploration
     policy._tokens[home] = 5.1 * 15_928
     assert policy.pick(ask(range(1, 101)), 0.0).replica != home
+
+
+def test_llm_d_s_sessions_stay_whatever_happens():
+    policy, _ = make("llmd_session", replicas=2)
+    home = policy.pick(ask([1], session=7), 0.0).replica
+    assert {policy.pick(ask([each], session=7), 0.0).replica for each in range(2, 60)} == {home}
+    assert policy.pick(ask([1], session=8), 0.0).replica != home  # the fewest active
+    policy.leave(home, 1.0)
+    assert policy.pick(ask([1], session=7), 1.0).replica != home
+
+
+def test_sessions_leave_when_their_server_is_saturated_or_no_sooner_than_full():
+    for name, stays, goes in (
+        ("sticky_until_saturated", gauges(waiting=5, kv=0.8), gauges(waiting=6)),
+        ("sticky_until_saturated", gauges(), gauges(kv=0.81)),
+        ("sticky_until_full", gauges(waiting=0, kv=0.95), gauges(waiting=1)),
+        ("sticky_until_full", gauges(), gauges(kv=0.96)),
+    ):
+        policy, _ = make(name, replicas=2)
+        home = policy.pick(ask([1]), 0.0).replica
+        policy.scraped(home, stays)
+        assert policy.pick(ask([1]), 1.0).replica == home, name
+        policy.scraped(home, goes)
+        assert policy.pick(ask([1]), 2.0).replica != home, name
 
 
 def test_sglang_follows_the_prefix_above_30_percent_and_the_queue_when_imbalanced():
@@ -198,3 +222,49 @@ def test_a_sticky_session_moves_when_its_home_is_saturated():
     assert moved != home
     policy.scraped(home, gauges())
     assert policy.pick(ask(range(1, 3), session=7), 0.0).replica == moved
+
+
+def test_dynamo_s_credit_counts_what_is_cached_twice_and_half_of_it_where_a_prompt_waits():
+    policy, caches = make("dynamo_credit", replicas=2)
+    hold(caches[0], range(1, 5))
+    request = ask(range(1, 11))
+    # 4 of 10 blocks cached: 10 - 2 x 4 to compute, 10 active
+    assert policy.cost(request, 0, policy.uncached_tokens(request, 0))[0] == 2 + 10
+    policy.prefill_tokens[0] += request.prompt_tokens  # one request's worth: credit 1, and that prefill too
+    assert policy.cost(request, 0, policy.uncached_tokens(request, 0))[0] == (10 + 6) + 10
+    hold(caches[1], range(1, 9))  # more credit than prompt: nothing to compute, not less
+    assert policy.cost(request, 1, policy.uncached_tokens(request, 1))[0] == 0 + 10
+
+
+def test_dynamo_s_sessions_follow_their_first_request():
+    policy, caches = make("dynamo_session", replicas=2)
+    hold(caches[1], range(1, 9))
+    assert policy.pick(ask(range(1, 11), session=1), 0.0).replica == 1
+    hold(caches[0], range(50, 90))
+    assert policy.pick(ask(range(50, 90), session=1), 0.0).replica == 1
+    assert policy.pick(ask(range(50, 90), session=2), 0.0).replica == 0
+
+
+def test_true_residency_is_what_the_caches_hold_and_what_is_on_its_way():
+    policy, caches = make("picker-true-residency", replicas=2)
+    prompt = ask(range(1, 321))  # 20 of the picker's blocks
+    hold(caches[1], range(1, 321))
+
+    def matched():
+        policy._index.request = prompt
+        return {
+            slot: blocks
+            for bits, blocks in policy.director.index.match(prompt.block_hashes).steps
+            for slot in range(2)
+            if bits >> slot & 1
+        }
+
+    assert matched() == {1: 20}
+    caches[1].take(caches[1].total - caches[1].total // 50)  # 200 blocks are left to keep
+    assert matched() == {1: 12}
+    other = ask(range(1, 161), number=2)
+    ticket = policy.pick(other, 0.0)
+    ours = policy._slots[ticket.replica]
+    assert matched()[ours] == max(10, 12 if ours == 1 else 0)
+    policy.finished(ticket, other, None, 1.0)
+    assert matched() == {1: 12}

@@ -15,7 +15,7 @@ import yaml
 from picker import config as configuration
 from picker.config import Config
 from picker.sim import cli_simulate, cli_tune, report_svg
-from picker.sim.report_svg import Bar, Line
+from picker.sim.report_svg import Band, Bar, Line
 from picker.sim.simulate import Run
 from picker.sim.sources import Workload
 from picker.sim.tune import KNOBS, STRETCHES, Measured, prove, tune, with_values
@@ -135,6 +135,26 @@ def test_a_curve_is_drawn_where_its_values_are():
     assert (bottom, top) == (report_svg.HEIGHT - report_svg.BOTTOM, report_svg.TOP)
 
 
+def test_bands_of_a_row_have_one_scale_so_that_twice_as_many_are_twice_as_high():
+    def band(most: float, seconds: float) -> Band:
+        least, mean, top = (Line("", [0.0, seconds], [y, y], 0) for y in (0.0, most / 2, most))
+        return Band("", least, mean, top)
+
+    plots = report_svg.bands("seconds", [band(5.0, 10.0), band(10.0, 5.0)])
+    shapes = [re.findall(r'<polygon[^>]*points="([^"]*)"', plot)[0].split() for plot in plots]
+    corners = [[tuple(map(float, point.split(","))) for point in shape] for shape in shapes]
+    high, width = [[max(p[axis] for p in c) - min(p[axis] for p in c) for c in corners] for axis in (1, 0)]
+    assert high[1] == pytest.approx(2 * high[0])
+    assert width[0] == pytest.approx(2 * width[1])
+
+
+def test_a_policy_without_readings_says_so_beside_the_others():
+    lines = [Line("", [0.0, 1.0], [1.0, 1.0], 0) for _ in range(3)]
+    drawn, empty = report_svg.bands("seconds", [Band("a", *lines), Band("b", *[Line("", [], [], 0)] * 3)])
+    assert "polygon" in drawn
+    assert "nothing was measured" in empty
+
+
 def test_names_are_escaped_and_nothing_is_no_error():
     assert "<b>" not in report_svg.bars("<b>", [Bar("<b>", 1.0, None, 0)])
     assert "nothing was measured" in report_svg.lines("t", "x", [])
@@ -240,7 +260,7 @@ def test_a_file_is_split_in_halves(tmp_path):
     ]
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(lines))
-    base = Run(source=cli_simulate.open_file(path), policy="picker", rate=1.0, requests=400, warm_up=0.0)
+    base = Run(source=cli_simulate.open_file(path), policy="picker", rate=1.0, requests=400, warm_up=0.0)  # type: ignore[attr-defined]
     searching, proving = cli_tune._parts(base, [1.0], [1], 5)
     halves = []
     for runs in (searching, proving):

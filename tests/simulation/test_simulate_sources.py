@@ -1,15 +1,23 @@
 """What a run is made of: planned requests, traffic met in its middle, recordings that say nothing of prompts."""
 
+import contextlib
 import json
+import os
+import resource
+import threading
 from array import array
 from hashlib import blake2b
 from itertools import islice
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from picker.sim import recorded, recording
-from picker.sim.recording import Entry, Recorder, RecordingError
+from picker import recording
+from picker.edge.process.line_watch import LineWatch
+from picker.files.line_writer import BLOCKS_WAITING_MAX
+from picker.recording import Entry, Recorder, RecordingError
+from picker.sim import recorded
 from picker.sim.simulate import Run, fleet_of, play
 from picker.sim.sources import Recording, Trace, Workload, first_planned, open_file, settled
 from picker.sim.workloads import WORKLOADS, sessions
@@ -131,26 +139,105 @@ def test_an_older_recording_is_rotated_away_but_not_read_as_this_one_s(tmp_path)
     assert [each.at for each in recording.read(path.with_name("traffic.jsonl.1"))] == [1.0]
 
 
-def test_a_disk_that_is_full_loses_entries_never_requests(tmp_path):
-    recorder = Recorder(tmp_path / "traffic.jsonl", started_at="now")
+@contextlib.contextmanager
+def files_limited_to(size):
+    """What a full disk is to one that writes; the signal is ignored by Python."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    class Full:
-        def write(self, data):
-            raise OSError(28, "No space left on device")
 
-        def flush(self):
-            raise OSError(28, "No space left on device")
-
-        def close(self):
-            pass
-
-    assert recorder._file is not None
-    recorder._file.close()
-    recorder._file = Full()
-    recorder.record(**entry())
-    recorder.flush()
+def test_a_disk_that_is_full_loses_entries_counts_them_and_leaves_whole_lines(tmp_path):
+    path = tmp_path / "traffic.jsonl"
+    recorder = Recorder(path, started_at="now")
+    with files_limited_to(20_000):
+        for number in range(1000):
+            recorder.record(**entry(at=float(number)))
+        recorder.flush()
+        kept = recorder.written
+        assert 0 < kept < 1000 and recorder.lost == 1000 - kept
+        assert recorder.problem == "File too large"
+        assert path.stat().st_size <= 20_000
+        assert [each.at for each in recording.read(path)] == [float(number) for number in range(kept)]
+    for number in range(1000, 1010):  # there is room again
+        recorder.record(**entry(at=float(number)))
     recorder.close()
-    assert (recorder.written, recorder.lost) == (0, 3)
+    assert (recorder.written, recorder.lost, recorder.problem) == (kept + 10, 1000 - kept, None)
+    assert [each.at for each in recording.read(path)][-10:] == [float(number) for number in range(1000, 1010)]
+
+
+def test_a_disk_without_room_for_a_first_line_loses_all_until_there_is(tmp_path):
+    path = tmp_path / "traffic.jsonl"
+    recorder = Recorder(path, 70_000, started_at="now")
+    with files_limited_to(10):
+        for number in range(2000):  # more than the file may hold: it is rotated
+            recorder.record(**entry(at=float(number)))
+        recorder.flush()
+    lost = recorder.lost
+    recorder.record(**entry(at=9999.0))
+    recorder.close()
+    assert recorder.written + recorder.lost == 2001 and recorder.lost == lost > 0
+    assert [each.at for each in recording.read(path)][-1] == 9999.0
+
+
+def test_a_disk_that_does_not_answer_holds_nobody_and_takes_no_more_memory(tmp_path):
+    recorder = Recorder(tmp_path / "traffic.jsonl", started_at="now")
+    answer = threading.Event()
+    append = recorder._file.append
+
+    def stuck(block):
+        answer.wait(60)
+        return append(block)
+
+    recorder._file.append = stuck  # type: ignore[method-assign]
+    long = array("Q", range(4000))  # a line of 43 KB: nearly a block each
+    for number in range(BLOCKS_WAITING_MAX + 20):
+        recorder.record(**entry(at=float(number), hashes=long))
+    assert recorder.lost > 0
+    assert recorder._blocks.qsize() == BLOCKS_WAITING_MAX
+    answer.set()
+    recorder.close()
+
+
+def test_only_a_regular_file_is_recorded_to(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
+        with pytest.raises(OSError, match="not a regular file"):
+            Recorder(path, started_at="now")
+        assert path.exists()
+
+
+def test_losses_are_told_once_and_once_when_they_are_over(tmp_path):
+    told = []
+    now = [0.0]
+    recorder = Recorder(tmp_path / "traffic.jsonl", started_at="now")
+    watch = LineWatch(
+        recorder, "recording", log=lambda level, message, **fields: told.append((level, fields)), clock=lambda: now[0]
+    )
+
+    def look():
+        now[0] += 40
+        watch.look()
+        recorder.flush()
+        watch.look()
+
+    look()
+    assert told == []
+    with files_limited_to(200):
+        for _ in range(3):
+            recorder.record(**entry())
+            look()
+    assert [level for level, _ in told] == ["error"]
+    assert told[0][1]["error"] == "File too large" and told[0][1]["lost"] == 1
+    recorder.record(**entry())
+    for _ in range(3):
+        look()
+    assert [level for level, _ in told] == ["error", "info"]
+    assert told[1][1]["lost"] == 3
+    recorder.close()
 
 
 def test_a_killed_picker_leaves_a_readable_file(tmp_path):
@@ -235,7 +322,7 @@ def test_recorded_traffic_behaves_like_the_traffic_that_was_recorded(tmp_path, w
         )
         add(request, arrived_at=arrived_at, first_token_at=first_token_at, ended_at=ended_at, **rest)
 
-    fleet.records.add = record
+    fleet.records.add = record  # type: ignore[method-assign]
     original = fleet.run()
     recorder.close()
     replayed = play(msgspec.structs.replace(live, source=Recording(path), rate=1.0))

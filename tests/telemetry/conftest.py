@@ -1,25 +1,18 @@
-"""A loud line where Prometheus cannot be had."""
+"""Prometheus and its tool, as `make tools` found or made them."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.telemetry.prometheus import Missing, binary
-
-_skipped: set[str] = set()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for reason in sorted(_skipped):
-        terminalreporter.write_line(f"!! dashboard and alert tests skipped: {reason}", red=True)
+from tests.telemetry.prometheus import PROMETHEUS
+from tests.tools.tool import Missing
 
 
 def _found(name: str) -> Path:
     try:
-        return binary(name)
+        return PROMETHEUS.look(name)
     except Missing as missing:
-        _skipped.add(str(missing))
-        pytest.skip(str(missing))
+        pytest.skip(f"NOT RUN: {missing}")
 
 
 @pytest.fixture(scope="session")

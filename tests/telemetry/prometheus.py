@@ -1,64 +1,56 @@
 """The real Prometheus for the tests: found, or unpacked from Debian's package, and run on the loopback."""
 
-import functools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_ports
+from tests.tools.progress import Progress
+from tests.tools.tool import Missing, Tool
+
 CACHE = Path(__file__).parent / "bin"
+FILES = ("prometheus", "promtool")
 
 
-class Missing(RuntimeError):
-    """Prometheus is not here, and the way to get it."""
+def _on_this_machine(file: str) -> Path | None:
+    named = os.environ.get(f"PICKER_{file.upper()}") or shutil.which(file)
+    return Path(named) if named else None
 
 
-@functools.cache
-def binary(name: str) -> Path:
-    """The path of `prometheus` or `promtool`. Raises `Missing`."""
-    named = os.environ.get(f"PICKER_{name.upper()}") or shutil.which(name)
-    if named:
-        return Path(named)
-    path = CACHE / name
-    if not path.exists():
-        _unpack(path)
-    return path
-
-
-def _unpack(path: Path) -> None:
-    way = f"{path.name} is not here: apt-get install prometheus, or set PICKER_{path.name.upper()} to a binary"
+def _unpack(folder: Path, progress: Progress) -> None:
+    way = "apt-get install prometheus, or set PICKER_PROMETHEUS and PICKER_PROMTOOL to binaries"
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise Missing(way)
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            ["apt-get", "download", "prometheus"], cwd=folder, capture_output=True, timeout=120, check=False
-        )
-        packages = list(Path(folder).glob("prometheus_*.deb"))
+        raise Missing(f"Prometheus is not installed, and this is no Debian: {way}")
+    with tempfile.TemporaryDirectory() as temporary:
+        command = ["apt-get", "download", "prometheus"]
+        done = subprocess.run(command, cwd=temporary, capture_output=True, text=True, timeout=300, check=False)
+        packages = list(Path(temporary).glob("prometheus_*.deb"))
         if done.returncode or not packages:
-            raise Missing(way)
-        subprocess.run(["dpkg-deb", "-x", str(packages[0]), folder], check=True, timeout=120)
-        CACHE.mkdir(exist_ok=True)
-        for name in ("prometheus", "promtool"):
-            # Renamed into place: a second test process never runs half a binary.
-            part = CACHE / f".{name}.{os.getpid()}"
-            shutil.copy(Path(folder, "usr", "bin", name), part)
-            part.rename(CACHE / name)
+            raise Missing(f"`apt-get download prometheus` failed ({done.stderr.strip()[-200:]}): {way}")
+        subprocess.run(["dpkg-deb", "-x", str(packages[0]), temporary], check=True, timeout=120)
+        for name in FILES:
+            shutil.copy(Path(temporary, "usr", "bin", name), folder / name)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+PROMETHEUS = Tool(
+    name="Prometheus",
+    needed_for="the tests of dashboard and alerts",
+    folder=CACHE,
+    files=FILES,
+    recipe="Debian's package",
+    takes="downloaded with apt-get (25 MB) and unpacked",
+    make=_unpack,
+    elsewhere=_on_this_machine,
+)
 
 
 class RunningPrometheus:
@@ -85,17 +77,22 @@ class RunningPrometheus:
 
 
 @contextmanager
-def running(program: Path, folder: Path, target_port: int, rules: Path) -> Iterator[RunningPrometheus]:
-    """Prometheus that scrapes 127.0.0.1:`target_port` four times a second and evaluates `rules`."""
+def running(
+    program: Path, folder: Path, target_port: int, rules: Path, labels: Mapping[str, str] | None = None
+) -> Iterator[RunningPrometheus]:
+    """Prometheus that scrapes 127.0.0.1:`target_port` four times a second and evaluates `rules`.
+
+    `labels`: what it adds to every series, as a service discovery does.
+    """
     configuration = folder / "prometheus.yml"
     configuration.write_text(
         "global: {scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 500ms}\n"
         f"rule_files: ['{rules}']\n"
         "scrape_configs:\n"
         "  - job_name: picker\n"
-        f"    static_configs: [{{targets: ['127.0.0.1:{target_port}']}}]\n"
+        f"    static_configs: [{{targets: ['127.0.0.1:{target_port}'], labels: {json.dumps(dict(labels or {}))}}}]\n"
     )
-    port = free_port()
+    (port,) = free_ports(1)
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
             [

@@ -30,6 +30,9 @@ HEALTHY: dict[str, str] = {
     'picker_endpoint_in_flight_requests{job="p",endpoint="a"}': "30+0x120",
     **{f'picker_endpoint_in_flight_requests{{job="p",endpoint="{name}"}}': "20+0x120" for name in "bcdefgh"},
     'picker_endpoint_scrape_age_seconds{job="p",endpoint="a"}': "1+0x120",
+    'picker_faults_total{job="p",where="decision"}': "0+0x120",
+    'picker_served_total{job="p",by="picked"}': "0+6x120",
+    'picker_served_total{job="p",by="another"}': "0+1x120",
     'picker_decision_seconds_bucket{job="p",le="0.0001"}': "0+5990x120",
     'picker_decision_seconds_bucket{job="p",le="0.02"}': "0+6000x120",
     'picker_decision_seconds_bucket{job="p",le="0.1"}': "0+6000x120",
@@ -37,6 +40,13 @@ HEALTHY: dict[str, str] = {
     'picker_predicted_hit_tokens_total{job="p"}': "0+700000x120",
     'picker_observed_hit_tokens_total{job="p"}': "0+680000x120",
     'picker_hit_prompt_tokens_total{job="p"}': "0+1000000x120",
+    'picker_recording_lost_total{job="p"}': "0+0x120",
+    'picker_usage_lost_total{job="p"}': "0+0x120",
+    'picker_shared_up{job="p"}': "1+0x120",
+    'picker_memory_gave_way_total{job="p"}': "5+0x120",
+    'picker_loop_lag_seconds_bucket{job="p",le="0.02"}': "0+3000x120",
+    'picker_loop_lag_seconds_bucket{job="p",le="0.1"}': "0+3000x120",
+    'picker_loop_lag_seconds_bucket{job="p",le="+Inf"}': "0+3000x120",
     'picker_index_bytes{job="p"}': "500+0x120",
     'picker_index_bytes_max{job="p"}': "1000+0x120",
     'picker_index_evictions_total{job="p"}': "0+6000x120",
@@ -57,13 +67,21 @@ TROUBLE: dict[str, dict[str, str | None]] = {
     },
     "PickerNotSynced": {'picker_synced{job="p"}': "0+0x120"},
     "PickerUnavailableAnswers": {'picker_requests_total{job="p",outcome="unavailable"}': "0+6x120"},
-    "PickerFaults": {'picker_requests_total{job="p",outcome="failed"}': "0+1x120"},
+    "PickerFaults": {'picker_faults_total{job="p",where="decision"}': "0+1x120"},
+    "PickerNotHeeded": {
+        'picker_served_total{job="p",by="picked"}': "0+2x120",
+        'picker_served_total{job="p",by="another"}': "0+2x120",
+    },
     "PickerApiServerUnreachable": {'picker_api_server_up{job="p"}': "0+0x120"},
+    "PickerSharedStoreDown": {'picker_shared_up{job="p"}': "0+0x120"},
     "PickerConfigRejected": {'picker_config_last_reload_successful{job="p"}': "0+0x120"},
+    "PickerRecordingLost": {'picker_recording_lost_total{job="p"}': "0+10x120"},
+    "PickerUsageLost": {'picker_usage_lost_total{job="p"}': "0+10x120"},
     "PickerPoolSaturated": {
         'inference_extension_flow_control_pool_saturation{job="p",inference_pool="pool"}': "1.2+0x120"
     },
     "PickerShedding": {'picker_requests_total{job="p",outcome="shed"}': "0+600x120"},
+    "PickerMemoryGaveWay": {'picker_memory_gave_way_total{job="p"}': "5+1x120"},
     "PickerEndpointsEjected": {'picker_ejected_endpoints{job="p"}': "4+0x120"},
     "PickerUpstreamErrors": {'inference_objective_request_error_total{job="p",error_code="500"}': "0+400x120"},
     "PickerLoadUneven": {'picker_endpoint_in_flight_requests{job="p",endpoint="a"}': "300+0x120"},
@@ -71,6 +89,7 @@ TROUBLE: dict[str, dict[str, str | None]] = {
     "PickerEngineMetricsMissing": {'picker_unread_endpoints{job="p"}': "2+0x120"},
     "PickerSlowDecisions": {'picker_decision_seconds_bucket{job="p",le="0.02"}': "0+5900x120"}
     | {'picker_decision_seconds_bucket{job="p",le="0.0001"}': "0+5900x120"},
+    "PickerLoopLate": {'picker_loop_lag_seconds_bucket{job="p",le="0.02"}': "0+2900x120"},
     "PickerPrefixHitsBelowPrediction": {'picker_observed_hit_tokens_total{job="p"}': "0+100000x120"},
     "PickerIndexTooSmall": {'picker_index_bytes{job="p"}': "999+0x120"},
     "PickerTtftPredictionOff": {
@@ -94,7 +113,9 @@ def test_every_alert_is_tested_and_explains_itself() -> None:
     for alert in alerts():
         assert alert["labels"]["severity"] in ("critical", "warning", "info")
         runbook = alert["annotations"]["runbook"]
-        assert runbook.startswith("Meaning: ") and "\nDo: " in runbook, alert["alert"]
+        assert re.fullmatch(r"Meaning: .*\nDo: .*\nSee: docs/runbook\.md#[a-z0-9-]+\n", runbook, re.DOTALL), alert[
+            "alert"
+        ]
         assert alert["annotations"]["summary"].endswith(".")
 
 

@@ -7,8 +7,8 @@ import msgspec
 import yaml
 
 from picker import config
-from picker.api import PARSERS
-from picker.api.paths import FAMILIES, PATHS
+from picker.api.paths import TABLE
+from picker.config.schema import reference
 from picker.scheduling.filters import FILTERS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "clients.md").read_text("utf-8")
@@ -16,12 +16,10 @@ QUOTED = set(re.findall(r"`([^`\n]+)`", TEXT))
 
 
 def test_every_path_and_its_label_is_there():
-    for end, name in [(end, api.name) for end, api in PARSERS.items()] + [(end, at.name) for end, at in PATHS.items()]:
-        assert any(quoted.startswith(end) for quoted in QUOTED), end
-        assert name in QUOTED, name
-    for family, path in FAMILIES.items():
-        assert any(quoted.startswith(f"/{family}") for quoted in QUOTED), family
-        assert path.name in QUOTED, path.name
+    for row in TABLE:
+        shape = re.sub(r"\{(\w+)\+?\}", lambda found: found[1].upper(), row.shape.removeprefix("^"))
+        assert shape in QUOTED, shape
+        assert row.name in QUOTED, row.name
 
 
 def test_every_refusal_is_there():
@@ -29,7 +27,7 @@ def test_every_refusal_is_there():
 
 
 def test_the_knobs_exist_and_their_defaults_are_true():
-    rows = {key: msgspec.json.decode(default) for key, default, _ in config.reference()}
+    rows = {key.name: msgspec.json.decode(key.default) for key in reference()}
     table = re.findall(r"^\| ((?:`[a-z_.]+`,? ?)+) \| (.*) \|$", TEXT[TEXT.index("## Knobs") :], re.MULTILINE)
     named = [key for keys, _ in table for key in re.findall(r"`([a-z_.]+)`", keys)]
     assert set(named) <= set(rows)

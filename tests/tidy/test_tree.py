@@ -1,5 +1,6 @@
-"""The tree keeps the rules it was laid out by: layers, sizes, names, paths, and generated code."""
+"""The tree keeps the rules it was laid out by: layers, sizes, names, maps, paths, and generated code."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -7,13 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 PICKER = ROOT / "picker"
 LINES_MAX = 500
 
 LONG_FILES: dict[str, str] = {
-    "picker/edge/h2/connection.py": "one HTTP/2 connection: every frame handler works on the same windows and streams",
+    "picker/config/config.py": "every knob, once",
+    "picker/prefix/index.py": "one tree: all that changes it keeps the same invariants",
+    "picker/edge/grpc/h2/connection.py": "one HTTP/2 connection: its frame handlers share windows and streams",
+    "picker/wiring.py": "the one place that joins edges and core",
+    "picker/director.py": "the policy and what becomes of its picks: all of it changes the same books",
     "picker/extproc/exchange.py": "one state machine: its transitions, and what each does, in one place",
 }
 """Files over `LINES_MAX` lines, and why."""
@@ -27,7 +33,19 @@ def tracked() -> list[Path]:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
         return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
     except (OSError, subprocess.CalledProcessError):
-        skipped = {".venv", ".venv-vllm", ".venv-peers", ".git", "__pycache__", "build", "dist", ".hypothesis", "bin"}
+        skipped = {
+            ".venv",
+            ".venv-vllm",
+            ".venv-peers",
+            ".venv-mutants",
+            ".venv-pythons",
+            ".git",
+            "__pycache__",
+            "build",
+            "dist",
+            ".hypothesis",
+            "bin",
+        }
         return [path for path in ROOT.rglob("*") if path.is_file() and not skipped & set(path.relative_to(ROOT).parts)]
 
 
@@ -53,7 +71,7 @@ def test_the_generated_code_is_what_the_protos_generate(tmp_path):
     protos = sorted((ROOT / "protos" / "picker").glob("*.proto"))
     assert protos
     arguments = ["-I", ROOT / "protos" / "picker", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", *protos]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *arguments], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *arguments], check=True, timeout=60)  # type: ignore[list-item]
     fresh = {path.name: path.read_text() for path in tmp_path.iterdir()}
     kept = {path.name: path.read_text() for path in (PICKER / "generated").glob("*_pb2.py*")}
     assert set(kept) == set(fresh)
@@ -128,12 +146,19 @@ def test_paths_in_documents_exist(document):
 
 def test_the_readme_shows_the_two_commands():
     text = (ROOT / "README.md").read_text("utf-8")
-    if text.count("\n") < 10:
-        pytest.skip("the README is still to be written")
     for command in ("make demo", "make test"):
         assert command in text
         target = command.removeprefix("make ")
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+
+
+def test_hosted_checks_call_targets_that_there_are():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yaml").read_text("utf-8"))
+    steps = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
+    called = {name for step in steps for name in re.findall(r"(?m)^make ([\w-]+)", step)}
+    assert called >= {"check", "test", "test-quick", "test-cold", "demo", "tools"}
+    targets = set(re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text("utf-8")))
+    assert called <= targets
 
 
 def test_every_decision_that_code_names_is_written_down():
@@ -142,3 +167,18 @@ def test_every_decision_that_code_names_is_written_down():
         number for _, text in texts(".py", ".md", ".toml") for number in re.findall(r"docs/decisions/(\d{4})", text)
     }
     assert named <= pages
+
+
+PACKAGES = sorted(path.parent for path in PICKER.rglob("__init__.py") if path.parent.name != "generated")
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_map_of_a_package_names_every_sibling_and_nothing_else(package):
+    """In its docstring: modules as `name.py`, packages as `name/`."""
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text("utf-8")), clean=False) or ""
+    modules = {path.name for path in package.glob("*.py")} - {"__init__.py", "__main__.py"}
+    rooms = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")} - {"generated/"}
+    missing = {name for name in modules | rooms if not re.search(rf"(?<![\w/]){re.escape(name)}", text)}
+    assert not missing, "say in the docstring what they are for"
+    named = re.findall(r"(?m)^(?: {4})?((?:\w+/)*\w+(?:\.py|/))(?= {2,}\S)", text)
+    assert named and not [name for name in named if not (package / name).exists()], "named, but not there"

@@ -1,5 +1,6 @@
 """The command line: exit codes, and one line that names what is wrong and the next step."""
 
+import os
 import socket
 
 import pytest
@@ -12,7 +13,7 @@ LOCAL = ["--insecure", "--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health
 @pytest.fixture(autouse=True)
 def _logging_stays(monkeypatch):
     """`serve` sets up the process's logging; the tests' own is to survive."""
-    monkeypatch.setattr("picker.edge.logs.configure", lambda *_: None)
+    monkeypatch.setattr("picker.edge.telemetry.logs.configure", lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,24 @@ def test_check_of_a_file_that_is_none(tmp_path, capsys):
     for path in (tmp_path / "missing", tmp_path / "binary", tmp_path):
         assert main(["check", str(path)]) == 1
         assert str(path) in capsys.readouterr().err
+
+
+def test_check_warns_and_says_how_much_there_is_to_look_at(tmp_path, capsys):
+    file = tmp_path / "picker.yaml"
+    file.write_text("engine_metrics: {interval_seconds: 15}\nepsilon: 0.5")
+    assert main(["check", str(file)]) == 0
+    *warnings, last = capsys.readouterr().out.splitlines()
+    assert len(warnings) == 2 and all(line.startswith("warning: ") for line in warnings)
+    assert "engine_metrics.interval_seconds" in warnings[0] and "engine_metrics.stale_seconds" in warnings[0]
+    assert last == f"{file}: usable, with 2 to look at"
+
+
+def test_check_of_a_pipe_waits_for_nobody(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["check", str(tmp_path / "pipe")]) == 1
+    assert (
+        capsys.readouterr().err == f"picker: cannot read {tmp_path / 'pipe'}: it is a named pipe; give a regular file\n"
+    )
 
 
 def test_check_of_a_good_file(tmp_path, capsys):

@@ -1,9 +1,7 @@
-"""Which build is tested, and what may be compiled: `deploy/image/compiled.py`."""
+"""Which build is tested, and what may be compiled: `hatch_build.py` and `picker/kernels.py`."""
 
 import importlib
-import importlib.util
 import os
-import sys
 from pathlib import Path
 from random import Random
 
@@ -13,8 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+import hatch_build
+from picker import kernels
 from picker.api import document
-from picker.edge.h2 import bulk
+from picker.edge.grpc.h2 import bulk
+from picker.engines import excerpt
 from picker.extproc import headers
 from picker.prefix import blocks
 from picker.scheduling import fused, loads
@@ -22,18 +23,12 @@ from picker.scheduling.loads import ROWS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMPILED = os.environ.get("PICKER_COMPILED") == "1"
-CPU_FLAGS = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
 
 
 def sources() -> list[str]:
-    spec = importlib.util.spec_from_file_location("compiled", REPOSITORY / "deploy/image/compiled.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    empty = [name for name in (*module.COMPILED, *module.INTERPRETED) if not list(REPOSITORY.glob(name))]
+    empty = [name for name in (*hatch_build.COMPILED, *hatch_build.INTERPRETED) if not list(REPOSITORY.glob(name))]
     assert not empty, f"nothing matches {empty}"
-    found: list[str] = module.sources(REPOSITORY)
-    return found
+    return hatch_build.sources(REPOSITORY)
 
 
 def test_what_runs_is_what_is_tested():
@@ -41,11 +36,23 @@ def test_what_runs_is_what_is_tested():
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
         compiled = str(module.__file__).endswith(".so")
         assert compiled is COMPILED, f"{path}: `make test-compiled` is for the compiled build"
-    assert fused.COMPILED is COMPILED
-    assert (blocks._links is not None) is (COMPILED and sys.byteorder == "little")
+    assert (fused._weigh is not None) is COMPILED
+    assert (loads._renew is not None) is COMPILED
+    assert (blocks._links is not None) is COMPILED
+    assert (excerpt._excerpt is not None) is COMPILED
     assert (headers.SCAN is not None) is COMPILED
     assert (bulk.data_frames is not None) is COMPILED
-    assert (document._shorten is not None) is (COMPILED and " avx2 " in CPU_FLAGS)
+    assert (document._shorten is not None) is COMPILED
+    built = ("document", "bulk", "excerpt", "headers", "blocks", "fused")
+    assert kernels.build() == (COMPILED, built if COMPILED else ())
+
+
+def test_every_kernel_is_listed_and_has_a_twin():
+    found = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "picker").rglob("*.c") if path.name[0] == "_"}
+    found -= {path for path in found if "__native" in path}
+    assert set(hatch_build.kernels(REPOSITORY).values()) == found
+    for path in found:
+        assert (REPOSITORY / path.replace("/_", "/").replace(".c", ".py")).is_file(), path
 
 
 def test_no_struct_is_compiled():
@@ -114,15 +121,27 @@ def test_bits_beyond_the_table_are_nobody():
     cost = fused._weigh(table, np.ones(3), (1.0,) * 9, (1.0,) * 6, [(b"\xff\xff", 5.0, 0.0)])
     assert cost.shape == (3,) and np.isfinite(cost).all()
     for slots in (None, b"\xff\xff"):
-        assert fused._lowest(cost, 1e-3, 0.02, slots) == (0, 3)
-        assert [fused._tied(cost, 1e-3, 0.02, slots, at) for at in range(3)] == [0, 1, 2]
-        with pytest.raises(IndexError):
-            fused._tied(cost, 1e-3, 0.02, slots, 3)
+        found = [fused._least(cost, 1e-3, 0.02, slots, lambda draw=draw: draw) for draw in (0.0, 0.34, 0.99)]
+        assert found == [0, 1, 2]
+        for draw in (1.0, -1.0):
+            with pytest.raises(ValueError):
+                fused._least(cost, 1e-3, 0.02, slots, lambda draw=draw: draw)
+        with pytest.raises(ZeroDivisionError):
+            fused._least(cost, 1e-3, 0.02, slots, lambda: 1 / 0)
     for column, slots in ((np.zeros(0), None), (cost, b""), (cost, b"\x08"), (np.zeros(0), b"\x01")):
         with pytest.raises(ValueError):
-            fused._lowest(column, 1e-3, 0.02, slots)
+            fused._least(column, 1e-3, 0.02, slots, float)
     with pytest.raises(TypeError):
-        fused._lowest(cost, 1e-3, 0.02, 1)
+        fused._least(cost, 1e-3, 0.02, 1, float)
+    with pytest.raises(TypeError):
+        fused._least(cost, 1e-3, 0.02, None, str)
+
+
+@pytest.mark.skipif(not COMPILED, reason="the kernel is of the compiled build")
+def test_no_dice_are_thrown_where_one_is_the_least():
+    cost = np.array([3.0, 1.0, 2.0])
+    assert fused._least(cost, 1e-3, 0.02, None, None) == 1
+    assert fused._least(cost, 1e-3, 0.02, b"\x05", None) == 2
 
 
 @given(costs, st.integers(1, 2**40 - 1), st.integers(0, 99))
@@ -153,6 +172,6 @@ def test_the_kernel_writes_a_slot_and_nothing_beside_it():
     for call in (lambda: fused._value(three, 3), lambda: fused._value(three, -1)):
         with pytest.raises(IndexError):
             call()
-    for call in (lambda: fused._value([1.0], 0), lambda: loads._copied(three), lambda: fused._value(three, 0.5)):
+    for call in (lambda: fused._value([1.0], 0), lambda: loads._copied(three), lambda: fused._value(three, 0.5)):  # type: ignore[arg-type, assignment]
         with pytest.raises(TypeError):
             call()

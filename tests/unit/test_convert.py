@@ -1,12 +1,14 @@
 """EndpointPickerConfig to ours. Documents are written after the peer's own configuration guide and chart;
 expected values come from its documented types and defaults."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picker import config
+from picker import cli, config
 from picker.convert import ConversionError, convert
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -145,6 +147,30 @@ def test_load_scorers_add_up_in_queue() -> None:
     assert noted(text, "running-requests-size-scorer", "weights.queue")
 
 
+def test_kv_events_are_followed_and_their_places_named() -> None:
+    """Both forms of the peer's precise index: the scorer of its earlier versions, the producer of today's."""
+    text = (
+        HEAD
+        + "plugins: [{type: precise-prefix-cache-scorer, parameters: {kvEventsConfig: {zmqEndpoint: 'tcp://*:5556'},"
+        " indexerConfig: {}}}]\n"
+        "schedulingProfiles: [{name: default, plugins: [{pluginRef: precise-prefix-cache-scorer, weight: 2}]}]"
+    )
+    assert convert(text).configuration["weights"]["prefix"] == 2
+    assert noted(text, "precise-prefix-cache-scorer", "weights.prefix", "KV events")
+    assert noted(text, "GET /kv_event_sources", "kv_events.port: 5557", "kv_events.listen: tcp://*:5556")
+    assert noted(text, "indexerConfig", "no counterpart")
+    producer = CHART_DEFAULT.replace(
+        "schedulingProfiles:",
+        "- type: precise-prefix-cache-producer\n"
+        "  parameters: {kvEventsConfig: {discoverPods: true, podDiscoveryConfig: {socketPort: 5559}}}\n"
+        "schedulingProfiles:",
+    )
+    assert noted(producer, "precise-prefix-cache-producer", "KV events")
+    assert noted(producer, "kv_events.enabled: true and kv_events.port: 5559")
+    for each in (text, producer):
+        assert not any("not read" in note or "kvEventsConfig" in note for note in convert(each).notes)
+
+
 def test_a_profile_without_prefix_scorer_leaves_the_defaults() -> None:
     text = (
         HEAD + "plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer}]}]"
@@ -199,6 +225,7 @@ def test_a_config_map_is_opened() -> None:
     ("text", "words"),
     [
         ("a: [", "not valid YAML"),
+        ("a: !!bool x", "not valid YAML"),
         ("", "found: nothing"),
         ("kind: Deployment", "found: Deployment"),
         ("[1, 2]", "found: list"),
@@ -286,3 +313,47 @@ def test_a_label_selector_is_carried_over_and_keeps_the_rule_for_roles() -> None
     assert config.warnings(config.load(yaml.safe_dump(converted.configuration))) == ()
     for words in (("gpu", "Exists"), ("decode-filter", "not_in"), ("lora-affinity-scorer", "weights.lora")):
         assert noted(LABELS, *words), converted.notes
+
+
+PEER_CHART = Path(__file__).parents[1] / "deploy" / "peer" / "llm-d-router-gateway-ebab687.yaml"
+
+
+def peers_config_map() -> str:
+    """The ConfigMap of the peer's chart, as `kubectl get configmap -o yaml` gives it."""
+    documents = (document for document in yaml.safe_load_all(PEER_CHART.read_text()) if document)
+    return yaml.safe_dump(next(document for document in documents if document["kind"] == "ConfigMap"))
+
+
+def test_the_peers_own_config_map_is_read() -> None:
+    """It holds two documents; the first is the one that its chart starts its picker with."""
+    text = peers_config_map()
+    assert convert(text).configuration == {"weights": {"prefix": 3, "queue": 2, "kv": 2}}
+    assert noted(text, "payload-agnostic.yaml", "--key")
+
+
+def test_a_key_names_the_document() -> None:
+    text = peers_config_map()
+    assert convert(text, "default-plugins.yaml").configuration == convert(text).configuration
+    other = convert(text, "payload-agnostic.yaml")
+    assert "weights" not in other.configuration
+    assert any("session-affinity-scorer" in note for note in other.notes)
+    with pytest.raises(ConversionError, match=r"'mine'.*default-plugins.yaml, payload-agnostic.yaml"):
+        convert(text, "mine")
+    with pytest.raises(ConversionError, match="leave --key out"):
+        convert(CHART_DEFAULT, "mine")
+
+
+def test_a_list_of_config_maps_is_read() -> None:
+    """`kubectl get configmaps -o yaml`, without a name."""
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"x": "y"}}
+    items = {"apiVersion": "v1", "kind": "List", "items": [other, yaml.safe_load(peers_config_map())]}
+    assert convert(yaml.safe_dump(items)).configuration["weights"]["prefix"] == 3
+
+
+def test_the_command_takes_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cm.yaml"
+    path.write_text(peers_config_map())
+    assert cli.main(["convert", "--key", "default-plugins.yaml", str(path)]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["weights"] == {"prefix": 3, "queue": 2, "kv": 2}
+    assert cli.main(["convert", "--key", "mine", str(path)]) == 1
+    assert "payload-agnostic.yaml" in capsys.readouterr().err

@@ -14,10 +14,10 @@ from types import FrameType
 
 from rich.console import Console
 
-from picker.sim.envoy import EnvoyError
+from picker.lab.envoy import EnvoyError
 from picker.sim.prompts import Session
-from tests.bench.processes import free_ports
 from tests.bench.report import console_table
+from tests.ports import free_ports
 from tests.vllm import caches, page, surface, workload
 from tests.vllm.contest import ORDER, Run, contest
 from tests.vllm.environment import SetupError, prepare

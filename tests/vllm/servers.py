@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.vllm.environment import FOLDER, PYTHON, SetupError
@@ -94,10 +95,19 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VllmServer:
-    """One server. `adapters`: names and folders of the LoRA adapters that it serves."""
+    """One server. `adapters`: of the LoRA adapters those that it serves. `more`: further flags; the last one counts."""
 
-    def __init__(self, number: int, port: int, folder: Path, adapters: Iterable[str]) -> None:
-        self.address = f"127.0.0.1:{port}"
+    def __init__(
+        self,
+        number: int,
+        port: int,
+        folder: Path,
+        adapters: Iterable[str],
+        *,
+        host: str = "127.0.0.1",
+        more: Iterable[str] = (),
+    ) -> None:
+        self.address = f"{host}:{port}"
         self.url = f"http://{self.address}"
         self.log = LOGS / f"server-{number}.log"
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -105,11 +115,11 @@ class VllmServer:
             "nice", "-n", "10",
             str(PYTHON), "-m", "vllm.entrypoints.cli.main", "serve", str(folder / "model"),
             "--served-model-name", MODEL, "--load-format", "dummy", "--dtype", "bfloat16", "--enforce-eager",
-            "--max-model-len", str(MODEL_TOKENS_MAX), "--host", "127.0.0.1", "--port", str(port),
+            "--max-model-len", str(MODEL_TOKENS_MAX), "--host", host, "--port", str(port),
             "--block-size", str(BLOCK_TOKENS), "--num-gpu-blocks-override", str(BLOCKS),
             "--enable-prompt-tokens-details", "--enable-scale-out",
             "--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
-            "--lora-modules", *(f"{name}={folder / 'adapters' / name}" for name in adapters),
+            "--lora-modules", *(f"{name}={folder / 'adapters' / name}" for name in adapters), *more,
         ]  # fmt: skip
 
     def start(self) -> None:
@@ -167,6 +177,15 @@ class VllmServer:
             self._keeper.wait(STOP_SECONDS_MAX)
         finally:
             self._keeper = None
+
+    def kill(self) -> None:
+        """-9, the server and its engine, as the kernel does where memory is out."""
+        assert self._keeper is not None
+        for child in psutil.Process(self._keeper.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        self._keeper.wait(STOP_SECONDS_MAX)
+        self._keeper = None
 
     def empty_cache(self) -> None:
         """Forget all prefixes; nothing may be running."""

@@ -6,13 +6,13 @@ say was cached. Nothing else may be running, so that a difference of counters is
 """
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from picker.api.sse import event_data
 from picker.sim.prompts import text_of
 from tests.envoy.picker_process import PickerProcess
 from tests.vllm.contest import picker_in_front, through_picker
@@ -144,7 +144,7 @@ def usage_of(answer: Answer) -> dict[str, Any]:
 
 def _documents(answer: Answer) -> Iterator[dict[str, Any]]:
     if answer.headers.get("content-type", "").startswith("text/event-stream"):
-        for data in event_data(answer.body):
+        for data in re.findall(rb"(?m)^data: ?([^\r\n]*)", answer.body):
             document = msgspec.structs.replace(answer, body=data).json()
             if isinstance(document, dict):
                 yield document

@@ -19,6 +19,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     documents: int = 10
     document_tokens: int = 2000
+    document_tokens_spread: int = 0
+    """So many more or fewer: lengths that end anywhere in a block of the picker's, and of the engine's."""
     questions: int = 9
     """A document gets."""
     question_tokens: int = 30
@@ -48,8 +50,12 @@ def sessions(seed: int, shape: Shape) -> list[Session]:
     def answer() -> Segment:
         return text(shape.answer_tokens, Role.ASSISTANT)
 
+    def document_tokens() -> int:
+        spread = shape.document_tokens_spread
+        return shape.document_tokens + (rng.randint(-spread, spread) if spread else 0)
+
     made = []
-    for document in [text(shape.document_tokens) for _ in range(shape.documents)]:
+    for document in [text(document_tokens()) for _ in range(shape.documents)]:
         for _ in range(shape.questions):
             turn = Turn(segments=(document, text(shape.question_tokens)), answer=answer())
             made.append(Session(id=0, at_seconds=rng.uniform(0, shape.seconds), turns=(turn,)))

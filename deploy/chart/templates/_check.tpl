@@ -18,8 +18,71 @@
 {{- fail "inferenceObjectives name an InferencePool: set discovery=pool, or use config.objectives" -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq .Values.provider "kgateway") .Values.tls.insecure -}}
-{{- fail "provider kgateway calls an endpoint picker with TLS only: leave tls.insecure false" -}}
+{{- with .Values.modelServers.autoscaling -}}
+{{- if .enabled -}}
+{{- if not .scaleTarget.name -}}
+{{- fail "modelServers.autoscaling.scaleTarget.name is empty: name the Deployment (or what else has the model servers' pods)" -}}
+{{- end -}}
+{{- if gt (int .minReplicas) (int .maxReplicas) -}}
+{{- fail "modelServers.autoscaling.minReplicas is above maxReplicas" -}}
+{{- end -}}
+{{- if and (eq .kind "keda") (not .prometheus.serverAddress) -}}
+{{- fail "modelServers.autoscaling.prometheus.serverAddress is empty: KEDA asks Prometheus, at http://prometheus-operated.monitoring:9090, say" -}}
+{{- end -}}
+{{- if and (eq .kind "hpa") (eq (int .minReplicas) 0) -}}
+{{- fail "modelServers.autoscaling.minReplicas 0 needs kind=keda: a HorizontalPodAutoscaler keeps one" -}}
+{{- end -}}
+{{- if eq (dig "learn" true ($.Values.config.routing | default dict)) false -}}
+{{- fail "modelServers.autoscaling follows what is learned from answers: leave config.routing.learn true" -}}
+{{- end -}}
+{{- if and $.Values.standalone.enabled (eq $.Values.standalone.responseBodyMode "NONE") -}}
+{{- fail "modelServers.autoscaling follows what is learned from answers, which standalone.responseBodyMode=NONE hides: use STREAMED" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $key := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" -}}
+{{- if hasKey $.Values.podLabels $key -}}
+{{- fail (printf "podLabels has %s: Deployment and Services select pods by it, so it is the chart's own" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" -}}
+{{- if hasKey $.Values.commonLabels $key -}}
+{{- fail (printf "commonLabels has %s, which the chart sets itself: leave it out" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.modelServers.matchLabels -}}
+{{- $labels := merge (dict) .Values.podLabels .Values.commonLabels -}}
+{{- $selected := true -}}
+{{- range $key, $value := .Values.modelServers.matchLabels -}}
+{{- if not (and (hasKey $labels $key) (eq (get $labels $key) $value)) -}}{{- $selected = false -}}{{- end -}}
+{{- end -}}
+{{- if $selected -}}
+{{- fail "podLabels and commonLabels have all of modelServers.matchLabels: the picker's own pods would be taken for model servers" -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Release.IsUpgrade (.Capabilities.APIVersions.Has "inference.networking.k8s.io/v1/InferencePool") -}}
+{{- $rendered := ternary (include "picker.poolName" .) "" (and (eq .Values.discovery "pool") .Values.inferencePool.create) -}}
+{{- range $pool := list (include "picker.poolName" .) .Release.Name | uniq -}}
+{{- $live := lookup "inference.networking.k8s.io/v1" "InferencePool" $.Release.Namespace $pool | default dict -}}
+{{- $notes := dig "metadata" "annotations" dict $live | default dict -}}
+{{- $ours := eq (get $notes "meta.helm.sh/release-name") $.Release.Name -}}
+{{- if and $ours (ne $pool $rendered) (ne (get $notes "helm.sh/resource-policy") "keep") -}}
+{{- fail (printf "InferencePool %s belongs to this release, and with these values Helm would delete it, with all its traffic. First upgrade with inferencePool.create=true and inferencePool.keep=true, then with these values" $pool) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.standalone.autoscaling.enabled (gt (int .Values.standalone.autoscaling.minReplicas) (int .Values.standalone.autoscaling.maxReplicas)) -}}
+{{- fail "standalone.autoscaling.minReplicas is above maxReplicas" -}}
+{{- end -}}
+{{- if and .Values.standalone.autoscaling.enabled (eq .Values.standalone.mode "sidecar") -}}
+{{- fail "standalone.autoscaling scales an Envoy of its own: set standalone.mode=service" -}}
+{{- end -}}
+{{- $memory := dig "limits" "memory" "" .Values.standalone.resources -}}
+{{- if and $memory (not (include "picker.bytes" $memory)) -}}
+{{- fail (printf "standalone.resources.limits.memory %v is not a quantity that can be read: write 1Gi or 900Mi" $memory) -}}
+{{- end -}}
+{{- if and (include "picker.isAgentgateway" .) .Values.tls.insecure -}}
+{{- fail "provider agentgateway calls an endpoint picker with TLS only: leave tls.insecure false" -}}
 {{- end -}}
 {{- if and .Values.tls.insecure .Values.tls.secretName -}}
 {{- fail "tls.insecure and tls.secretName exclude each other" -}}

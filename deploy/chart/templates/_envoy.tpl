@@ -7,28 +7,92 @@ The standalone Envoy's bootstrap. What it must get right, each learned the hard 
  * no retries of requests: ORIGINAL_DST would ask the same dead address again. A picker that died is another matter:
    the next one is asked, so that a crash beside a healthy picker fails no request.
 */}}
+{{- define "picker.envoyName" -}}
+{{- printf "%s-envoy" (include "picker.fullname" .) -}}
+{{- end -}}
+
+{{/* A memory quantity in bytes; "" where there is none. Takes the text. */}}
+{{- define "picker.bytes" -}}
+{{- $text := toString . -}}
+{{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "" 1 -}}
+{{- $unit := regexFind "[A-Za-z]+$" $text -}}
+{{- if and (regexMatch "^[0-9]+(\\.[0-9]+)?[A-Za-z]*$" $text) (hasKey $units $unit) -}}
+{{- mulf (regexFind "^[0-9.]+" $text | float64) (get $units $unit) | int64 -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "picker.envoyHeapBytes" -}}
+{{- $limit := dig "limits" "memory" "" .Values.standalone.resources | include "picker.bytes" -}}
+{{- if $limit -}}{{- divf (mulf (float64 $limit) 9) 10 | int64 -}}{{- end -}}
+{{- end -}}
+
 {{- define "picker.envoyBootstrap" -}}
 {{- $sidecar := eq .Values.standalone.mode "sidecar" -}}
 {{- $duplex := eq .Values.standalone.requestBodyMode "FULL_DUPLEX_STREAMED" -}}
 {{- $timeout := printf "%ds" (int .Values.requestTimeoutSeconds) -}}
+{{- $heap := include "picker.envoyHeapBytes" . -}}
 admin:
   address:
     socket_address: {address: 127.0.0.1, port_value: 19000}
 overload_manager:
+  refresh_interval: 0.25s
+  buffer_factory_config: {minimum_account_to_track_power_of_two: 20}
   resource_monitors:
     - name: envoy.resource_monitors.global_downstream_max_connections
       typed_config:
         "@type": type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig
-        max_active_downstream_connections: 50000
+        max_active_downstream_connections: {{ int .Values.standalone.connectionsMax }}
+    {{- if $heap }}
+    - name: envoy.resource_monitors.fixed_heap
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig
+        # Nine tenths of the container's limit.
+        max_heap_size_bytes: {{ $heap }}
+    {{- end }}
+    # Written by `picker drain-envoy` when the pod is to end.
+    - name: envoy.resource_monitors.injected_resource
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.resource_monitors.injected_resource.v3.InjectedResourceConfig
+        filename: /tmp/envoy-pressure
+  actions:
+    {{- if $heap }}
+    - name: envoy.overload_actions.shrink_heap
+      triggers:
+        - name: envoy.resource_monitors.fixed_heap
+          threshold: {value: 0.95}
+    # The largest holders of buffers go first, not the next honest request.
+    - name: envoy.overload_actions.reset_high_memory_stream
+      triggers:
+        - name: envoy.resource_monitors.fixed_heap
+          scaled: {scaling_threshold: 0.90, saturation_threshold: 0.98}
+    - name: envoy.overload_actions.stop_accepting_requests
+      triggers:
+        - name: envoy.resource_monitors.fixed_heap
+          threshold: {value: 0.98}
+    - name: envoy.overload_actions.stop_accepting_connections
+      triggers:
+        - name: envoy.resource_monitors.fixed_heap
+          threshold: {value: 0.98}
+    {{- end }}
+    - name: envoy.overload_actions.reduce_timeouts
+      triggers:
+        - name: envoy.resource_monitors.injected_resource
+          threshold: {value: 0.9}
+      typed_config:
+        "@type": type.googleapis.com/envoy.config.overload.v3.ScaleTimersOverloadActionConfig
+        timer_scale_factors:
+          - {timer: HTTP_DOWNSTREAM_CONNECTION_IDLE, min_timeout: 1s}
 static_resources:
   listeners:
     - name: requests
       address:
         socket_address: {{ include "picker.envoyListenAddress" (dict "root" . "port" 8080) }}
-      {{- if not $duplex }}
-      # Room for one buffered body; beyond it Envoy answers 413.
-      per_connection_buffer_limit_bytes: {{ int64 .Values.standalone.requestBodyBytesMax }}
-      {{- end }}
+      # What one slow reader can hold. Buffered request bodies have a limit of their own, in the route.
+      per_connection_buffer_limit_bytes: {{ min 262144 (int64 .Values.standalone.requestBodyBytesMax) }}
+      socket_options:
+        # TCP_USER_TIMEOUT: a client that takes nothing of its answer for so long is cut off. No timeout of HTTP does
+        # that: to them it is a long answer.
+        - {description: stalled readers, level: 6, name: 18, int_value: {{ mul (int .Values.standalone.stalledReaderSeconds) 1000 }}, state: STATE_LISTENING}
       filter_chains:
         - filters:
             - name: envoy.filters.network.http_connection_manager
@@ -37,9 +101,59 @@ static_resources:
                 stat_prefix: requests
                 codec_type: AUTO
                 use_remote_address: true
+                # A client that names its request finds it by that name (picker explain, the log).
+                preserve_external_request_id: true
+                xff_num_trusted_hops: {{ int .Values.standalone.trustedHops }}
                 # A long generation may be silent for as long as it takes.
                 stream_idle_timeout: {{ $timeout }}
                 request_headers_timeout: 10s
+                # From "Connection: close" to the close: a request that is on its way is still served.
+                drain_timeout: 2s
+                # To send the whole request; over when the answer begins.
+                request_timeout: {{ int .Values.standalone.receiveTimeoutSeconds }}s
+                # What others see of a path must be what the picker and the model server see. %2F stays: models have
+                # names like org/model.
+                normalize_path: true
+                merge_slashes: true
+                path_with_escaped_slashes_action: KEEP_UNCHANGED
+                common_http_protocol_options:
+                  idle_timeout: 3600s
+                  headers_with_underscores_action: DROP_HEADER
+                http_protocol_options:
+                  # nginx's proxy_pass (until 1.29.7) and ApacheBench speak it.
+                  accept_http_10: true
+                  default_host_for_http_10: model-servers
+                http2_protocol_options:
+                  max_concurrent_streams: 256
+                  initial_stream_window_size: 65536
+                  initial_connection_window_size: 1048576
+                {{- if .Values.standalone.accessLog }}
+                access_log:
+                  - name: envoy.access_loggers.stdout
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog
+                      log_format:
+                        formatters:
+                          - name: envoy.formatter.req_without_query
+                            typed_config:
+                              "@type": type.googleapis.com/envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery
+                        json_format:
+                          time: "%START_TIME%"
+                          method: "%REQ(:METHOD)%"
+                          path: "%REQ_WITHOUT_QUERY(X-ENVOY-ORIGINAL-PATH?:PATH)%"
+                          protocol: "%PROTOCOL%"
+                          status: "%RESPONSE_CODE%"
+                          flags: "%RESPONSE_FLAGS%"
+                          details: "%RESPONSE_CODE_DETAILS%"
+                          reason: "%RESP(X-PICKER-REASON)%"
+                          upstream: "%UPSTREAM_HOST%"
+                          client: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"
+                          request_id: "%REQ(X-REQUEST-ID)%"
+                          duration_ms: "%DURATION%"
+                          first_byte_ms: "%RESPONSE_DURATION%"
+                          bytes_received: "%BYTES_RECEIVED%"
+                          bytes_sent: "%BYTES_SENT%"
+                {{- end }}
                 early_header_mutation_extensions:
                   - name: envoy.http.early_header_mutation.header_mutation
                     typed_config:
@@ -72,7 +186,41 @@ static_resources:
                                   response_header_mode: SEND
                                   request_body_mode: NONE
                                   response_body_mode: NONE
+                        {{- if not $duplex }}
+                        # Large uploads of files: not held, so of any size. The picker does not see them, nor a form's
+                        # `model`.
+                        - match:
+                            prefix: /
+                            headers:
+                              - name: content-type
+                                string_match:
+                                  safe_regex: {regex: "(?i)(multipart/|application/octet-stream|audio/|video/|image/).*"}
+                              # From the limit on, and those that do not say how long they are.
+                              - name: content-length
+                                range_match: {start: 0, end: {{ int64 .Values.standalone.requestBodyBytesMax }}}
+                                invert_match: true
+                                treat_missing_header_as_empty: true
+                          route:
+                            cluster: model_servers
+                            timeout: {{ $timeout }}
+                          typed_per_filter_config:
+                            envoy.filters.http.ext_proc:
+                              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute
+                              overrides:
+                                processing_mode:
+                                  request_header_mode: SEND
+                                  response_header_mode: SEND
+                                  request_body_mode: NONE
+                                  response_body_mode: {{ .Values.standalone.responseBodyMode }}
+                                  {{- if eq .Values.standalone.responseBodyMode "FULL_DUPLEX_STREAMED" }}
+                                  response_trailer_mode: SEND
+                                  {{- end }}
+                        {{- end }}
                         - match: {prefix: /}
+                          {{- if not $duplex }}
+                          # Room for one buffered body; beyond it Envoy answers 413.
+                          request_body_buffer_limit: {{ int64 .Values.standalone.requestBodyBytesMax }}
+                          {{- end }}
                           route:
                             cluster: model_servers
                             timeout: {{ $timeout }}
@@ -149,6 +297,7 @@ static_resources:
       type: ORIGINAL_DST
       lb_policy: CLUSTER_PROVIDED
       connect_timeout: 2s
+      per_connection_buffer_limit_bytes: 262144
       original_dst_lb_config:
         use_http_header: true
         http_header_name: x-gateway-destination-endpoint
@@ -208,7 +357,7 @@ static_resources:
               - endpoint:
                   address:
                     socket_address:
-                      address: {{ if $sidecar }}127.0.0.1{{ else }}{{ include "picker.fullname" . }}-peers.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}{{ end }}
+                      address: {{ if $sidecar }}127.0.0.1{{ else }}{{ printf "%s-peers.%s.svc.%s" (include "picker.fullname" .) .Release.Namespace .Values.clusterDomain | quote }}{{ end }}
                       port_value: 9002
       {{- if not .Values.tls.insecure }}
       # Encrypted, not verified: the picker's certificate is its own unless a Secret brings one.
@@ -247,23 +396,41 @@ args:
   - --concurrency
   - {{ .Values.standalone.concurrency | quote }}
   - --log-level
-  - {{ .Values.standalone.logLevel }}
+  - {{ .Values.standalone.logLevel | quote }}
   - --disable-hot-restart
 ports:
   - {name: http-requests, containerPort: 8080}
   - {name: http-ready, containerPort: 19001}
 readinessProbe:
-  httpGet: {path: /ready, port: 19001}
-  periodSeconds: 2
-  failureThreshold: 2
+  {{- $ready := dict "httpGet" (dict "path" "/ready" "port" 19001) "periodSeconds" 2 "failureThreshold" 2 }}
+  {{- toYaml (mergeOverwrite $ready .Values.standalone.probes.readiness) | nindent 2 }}
 livenessProbe:
-  tcpSocket: {port: 19001}
-  periodSeconds: 10
-  failureThreshold: 3
+  {{- $alive := dict "tcpSocket" (dict "port" 19001) "periodSeconds" 10 "failureThreshold" 3 }}
+  {{- toYaml (mergeOverwrite $alive .Values.standalone.probes.liveness) | nindent 2 }}
 resources:
   {{- toYaml .Values.standalone.resources | nindent 2 }}
 securityContext:
   {{- include "picker.containerSecurity" . | nindent 2 }}
 volumeMounts:
   - {name: envoy-config, mountPath: /etc/envoy, readOnly: true}
+  - {name: envoy-drain, mountPath: /tmp, readOnly: true}
+{{- end -}}
+
+{{/* Beside the Envoy: gets the SIGTERM, and ends when Envoy has finished with its clients. */}}
+{{- define "picker.envoyDrainContainer" -}}
+name: envoy-drain
+image: {{ include "picker.image" (dict "image" .Values.image "tag" .Chart.AppVersion) | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+args:
+  - drain-envoy
+  - --admin=127.0.0.1:19000
+  - --pressure-file=/tmp/envoy-pressure
+  - --seconds={{ include "picker.drainSeconds" . }}
+resources:
+  requests: {cpu: 5m, memory: 32Mi}
+  limits: {memory: 96Mi}
+securityContext:
+  {{- include "picker.containerSecurity" . | nindent 2 }}
+volumeMounts:
+  - {name: envoy-drain, mountPath: /tmp}
 {{- end -}}

@@ -1,6 +1,6 @@
 """A model or adapter that some endpoints list and others do not goes where it is served.
 
-An endpoint whose list is unknown stands; a model that nobody lists is left to the engines to refuse.
+An endpoint whose list is unknown stands; a model that no endpoint lists is left to the engines to refuse.
 """
 
 from picker.pool.snapshot import Mask, Snapshot

@@ -1,4 +1,4 @@
-"""Seconds of prefill this request costs here: what is not cached, and whom it disturbs.
+"""Seconds of prefill that this request costs here: what is not cached, and the delay of others by it.
 
     f_r * x_r * (1 + a * d_r * min(1, x_r / T)),   x_r = u_r / R
 

@@ -30,22 +30,19 @@ class _Scraped(Loads):
     def __init__(self, director: Director) -> None:
         super().__init__(_NothingSent(), director.rates)
         self._samples = director.datastore.samples
-        self._read: Snapshot | None = None
-        self._requests: Column = np.zeros(0)
 
     def current(self, snapshot: Snapshot) -> Table:
+        self.forget()  # one row brought up to date would have our books in it
         table = super().current(snapshot)
-        if snapshot is not self._read:
-            running = np.zeros(snapshot.width)
-            for slot, endpoint in enumerate(snapshot.endpoints):
-                sample = self._samples.get(endpoint.spec.uid) if endpoint is not None else None
-                if sample is not None and snapshot.fresh_mask[slot]:
-                    running[slot] = sample.running_requests or 0
-            self._requests = running + np.nan_to_num(snapshot.waiting_requests)
-            self._read = snapshot
-        table[REQUESTS] = self._requests
-        table[FOREIGN] = np.nan_to_num(snapshot.waiting_requests)
-        self.bounds = Bounds(float(self._requests.max(initial=0.0)), self.bounds.over_tokens_max)
+        running: Column = np.zeros(snapshot.width)
+        for slot, endpoint in enumerate(snapshot.endpoints):
+            sample = self._samples.get(endpoint.spec.uid) if endpoint is not None else None
+            if sample is not None and snapshot.fresh_mask[slot]:
+                running[slot] = sample.running_requests or 0
+        waiting = np.nan_to_num(snapshot.waiting_requests)
+        table[REQUESTS] = running + waiting
+        table[FOREIGN] = waiting
+        self.bounds = Bounds(float(table[REQUESTS].max(initial=0.0)), self.bounds.over_tokens_max)
         return table
 
 
@@ -92,14 +89,14 @@ class _NoSlowness(Rates):
 class _NoBytesPerToken(Rates):
     """A token has as many bytes as configured."""
 
-    def observe_usage(self, name: str | None, prompt_bytes: int | None, usage: Usage) -> None:
-        super().observe_usage(name, None, usage)
+    def observe_usage(self, name: str | None, prompt_bytes: int | None, usage: Usage, *, sequences: int = 1) -> None:
+        super().observe_usage(name, None, usage, sequences=sequences)
 
 
 class _NoOutputLength(Rates):
     """Answers are as long as configured."""
 
-    def observe_usage(self, name: str | None, prompt_bytes: int | None, usage: Usage) -> None:
+    def observe_usage(self, name: str | None, prompt_bytes: int | None, usage: Usage, *, sequences: int = 1) -> None:
         super().observe_usage(name, prompt_bytes, msgspec.structs.replace(usage, output_tokens=None))
 
 

@@ -10,7 +10,7 @@ Those simpler books are subclasses, which compiled classes cannot have: this is 
 
 from collections.abc import Callable
 
-from picker.scheduling.fused import COMPILED
+from picker.kernels import build
 from picker.sim.policies.picker import PickerPolicy
 from picker.sim.policies.policy import Setting
 
@@ -21,7 +21,7 @@ def without(part: str) -> Callable[[Setting], PickerPolicy]:
     """A policy of ours that lacks this part."""
 
     def make(setting: Setting) -> PickerPolicy:
-        if COMPILED:
+        if build().compiled:
             raise ValueError(f"ours without {part} needs the interpreted picker: run it from the repository")
         from picker.sim.policies.ablated_books import ABLATIONS
 
@@ -30,3 +30,12 @@ def without(part: str) -> Callable[[Setting], PickerPolicy]:
         return policy
 
     return make
+
+
+def true_residency(setting: Setting) -> PickerPolicy:
+    """A policy of ours that sees the engines' caches as they are."""
+    if build().compiled:
+        raise ValueError("ours with true residency needs the interpreted picker: run it from the repository")
+    from picker.sim.policies.true_residency import TrueResidency
+
+    return TrueResidency(setting)

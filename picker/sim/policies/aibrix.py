@@ -13,7 +13,7 @@ from array import array
 from collections import OrderedDict
 from statistics import fmean, pstdev
 
-from picker.sim.policies.peer import Peer
+from picker.sim.policies.peer import PeerPolicy
 from picker.sim.policies.policy import Setting
 from picker.sim.profiles import BLOCK_TOKENS
 from picker.sim.prompts import BYTES_PER_TOKEN
@@ -25,7 +25,7 @@ IMBALANCE_GAP_MIN = 8
 TABLE_BYTES = 200_000 * 4
 
 
-class PrefixCache(Peer):
+class PrefixCache(PeerPolicy):
     """Prefix match, bounded by the standard deviation of request counts."""
 
     def __init__(self, setting: Setting) -> None:

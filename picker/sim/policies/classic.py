@@ -1,11 +1,11 @@
 """Load balancers that know nothing of prompts, as every proxy has them."""
 
-from picker.sim.policies.peer import Peer
+from picker.sim.policies.peer import PeerPolicy
 from picker.sim.policies.policy import Setting
 from picker.sim.scripts import SimRequest
 
 
-class RoundRobin(Peer):
+class RoundRobin(PeerPolicy):
     """One after the other: Envoy's ROUND_ROBIN with equal weights."""
 
     def __init__(self, setting: Setting) -> None:
@@ -18,7 +18,7 @@ class RoundRobin(Peer):
         return self.members[self._next % len(self.members)]
 
 
-class RandomChoice(Peer):
+class RandomChoice(PeerPolicy):
     """Any: Envoy's RANDOM."""
 
     def choose(self, request: SimRequest, now: float) -> int:
@@ -26,7 +26,7 @@ class RandomChoice(Peer):
         return self.members[int(self.rng.random() * len(self.members))]
 
 
-class LeastRequest(Peer):
+class LeastRequest(PeerPolicy):
     """The fewest in flight among all: Envoy's LEAST_REQUEST with FULL_SCAN."""
 
     def choose(self, request: SimRequest, now: float) -> int:
@@ -34,7 +34,7 @@ class LeastRequest(Peer):
         return self.least(self.members)
 
 
-class PowerOfTwo(Peer):
+class PowerOfTwo(PeerPolicy):
     """The fewer in flight of two drawn at random: Envoy's LEAST_REQUEST as it comes (`choice_count` 2)."""
 
     def choose(self, request: SimRequest, now: float) -> int:

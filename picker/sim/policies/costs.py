@@ -6,19 +6,26 @@ request and those still being prefilled there, over the block size. Decode block
 active requests there, with this one's. Cached blocks come from the engines' KV events, without delay
 here; active blocks are the router's own books.
 
+Two more of its settings (`docs/knowledge-base/.../configuration-and-tuning`, version 1.6 of 2026; no preset for
+agents is among them): `dynamo_session` has session affinity on (`router_session_affinity_ttl_secs`):
+the cost chooses for a session's first request, and the others follow it. `dynamo_credit` counts a cached
+block twice (`router_kv_overlap_score_credit` 2, the prefill cost never below 0), and less where more prefill is
+under way than on the idlest worker (`..._credit_decay` 1: half at one request's worth).
+
 LMetric (Zhang et al. 2026, arXiv:2603.15202): score = (new prefill tokens if routed there, those still
 queued included) x (batch size there), no parameters. Where a product is 0 ties are broken by the other
 factor. The paper takes both from the engines; here they are the router's own and current.
 """
 
 from picker.outcomes import Usage
-from picker.sim.block_cache import BlockCache, Run
-from picker.sim.policies.peer import Peer
-from picker.sim.policies.policy import Setting, Ticket
+from picker.sim.block_cache import BlockCache, BlockRun
+from picker.sim.policies.peer import Homes, PeerPolicy
+from picker.sim.policies.policy import PolicyTicket, Setting
 from picker.sim.profiles import BLOCK_TOKENS
 from picker.sim.scripts import SimRequest
 
 OVERLAP_SCORE_WEIGHT = 1.0
+OVERLAP_SCORE_CREDIT, CREDIT_DECAY = 2.0, 1.0
 _BOOK_BLOCKS = 2**40
 
 
@@ -27,12 +34,12 @@ class _Booked:
 
     __slots__ = ("end", "prefill_tokens")
 
-    def __init__(self, prefill_tokens: int, end: Run | None) -> None:
+    def __init__(self, prefill_tokens: int, end: BlockRun | None) -> None:
         self.prefill_tokens = prefill_tokens
         self.end = end
 
 
-class _TokenBooks(Peer):
+class _TokenBooks(PeerPolicy):
     """Prefill tokens under way by replica, cached blocks by its KV events."""
 
     def __init__(self, setting: Setting) -> None:
@@ -52,7 +59,7 @@ class _TokenBooks(Peer):
         del self.caches[replica], self.prefill_tokens[replica]
 
     def uncached_tokens(self, request: SimRequest, replica: int) -> int:
-        """Of this prompt on this replica."""
+        """Tokens of this prompt that this replica has not cached."""
         matched = self.caches[replica].match(request.ids, request.prompt_blocks).blocks
         return request.prompt_tokens - matched * BLOCK_TOKENS
 
@@ -60,34 +67,38 @@ class _TokenBooks(Peer):
         """The least wins; the second value breaks ties."""
         raise NotImplementedError
 
-    def book(self, request: SimRequest, replica: int) -> Run | None:
+    def book(self, request: SimRequest, replica: int) -> BlockRun | None:
         """Further books of a pick."""
         return None
 
-    def unbook(self, replica: int, end: Run | None) -> None:
+    def unbook(self, replica: int, end: BlockRun | None) -> None:
         """The inverse of `book`."""
 
-    def pick(self, request: SimRequest, now: float) -> Ticket | None:
+    def pick(self, request: SimRequest, now: float) -> PolicyTicket | None:
         """Compare all and book."""
         if not self.members:
             return None
         uncached = {replica: self.uncached_tokens(request, replica) for replica in self.members}
+        replica = self.cheapest(request, uncached)
+        self.in_flight[replica] += 1
+        self.prefill_tokens[replica] += uncached[replica]
+        return PolicyTicket(replica, _Booked(uncached[replica], self.book(request, replica)))
+
+    def cheapest(self, request: SimRequest, uncached: dict[int, int]) -> int:
+        """Where. Ties at random."""
         costs = {replica: self.cost(request, replica, uncached[replica]) for replica in self.members}
         least = min(costs.values())
         tied = [replica for replica in self.members if costs[replica] == least]
-        replica = tied[int(self.rng.random() * len(tied))]
-        self.in_flight[replica] += 1
-        self.prefill_tokens[replica] += uncached[replica]
-        return Ticket(replica, _Booked(uncached[replica], self.book(request, replica)))
+        return tied[int(self.rng.random() * len(tied))]
 
-    def first_token(self, ticket: Ticket, request: SimRequest, now: float) -> None:
+    def first_token(self, ticket: PolicyTicket, request: SimRequest, now: float) -> None:
         """The prefill is over."""
         booked = ticket.state
         if ticket.replica in self.prefill_tokens:
             self.prefill_tokens[ticket.replica] -= booked.prefill_tokens
         booked.prefill_tokens = 0
 
-    def finished(self, ticket: Ticket, request: SimRequest, usage: Usage | None, now: float) -> None:
+    def finished(self, ticket: PolicyTicket, request: SimRequest, usage: Usage | None, now: float) -> None:
         """Release everything."""
         self.first_token(ticket, request, now)
         if ticket.replica in self.caches:
@@ -125,21 +136,42 @@ class DynamoCost(_TokenBooks):
         decode_blocks = active.total - active.free + blocks - active.match(request.ids, blocks).blocks
         return OVERLAP_SCORE_WEIGHT * prefill_blocks + decode_blocks, 0.0
 
-    def book(self, request: SimRequest, replica: int) -> Run | None:
+    def book(self, request: SimRequest, replica: int) -> BlockRun | None:
         """The prompt's blocks are active there."""
-        active, blocks = self._active[replica], request.prompt_blocks
-        match = active.match(request.ids, blocks)
-        end = active.hold(match)
-        if blocks > match.blocks:
-            active.take(blocks - match.blocks)
-            end = active.commit(end, request.ids, match.blocks, blocks)
-        return end
+        return self._active[replica].keep(request.ids, request.prompt_blocks)
 
-    def unbook(self, replica: int, end: Run | None) -> None:
+    def unbook(self, replica: int, end: BlockRun | None) -> None:
         """They are no longer, where nobody else holds them."""
         active = self._active[replica]
         active.release(end)
         active.forget()
+
+
+class DynamoCredit(DynamoCost):
+    """More for what is cached, less of it where prefill waits."""
+
+    def cost(self, request: SimRequest, replica: int, uncached_tokens: int) -> tuple[float, float]:
+        """In blocks."""
+        cached = request.prompt_tokens - uncached_tokens
+        excess = self.prefill_tokens[replica] - min(self.prefill_tokens.values())
+        credit = OVERLAP_SCORE_CREDIT / (1.0 + CREDIT_DECAY * excess / max(request.prompt_tokens, 1))
+        return super().cost(request, replica, max(0, round(request.prompt_tokens - credit * cached)))
+
+
+class DynamoSession(DynamoCost):
+    """The first request of a session chooses for all."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._homes = Homes()
+
+    def cheapest(self, request: SimRequest, uncached: dict[int, int]) -> int:
+        """Home, while it is there."""
+        home = self._homes.get(request.session)
+        if home is None or home not in self.in_flight:
+            home = super().cheapest(request, uncached)
+        self._homes.settle(request.session, home)
+        return home
 
 
 class LMetric(_TokenBooks):

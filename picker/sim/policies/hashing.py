@@ -8,15 +8,16 @@ ring. Where the server of the hash has more than 1.25 x the mean in flight, the 
 `sticky_until_saturated`: a session stays where it began until that server is saturated by llm-d's
 definition (`utilization-detector`: more than 5 waiting or KV use above 0.8, as last scraped), then moves to the
 server with the fewest in flight and stays there. Sessions are known, as by a header or cookie.
+
+`sticky_until_full`: the same, but until requests wait there or KV use is above 0.95: no later can it be.
 """
 
 from bisect import bisect_right, insort
-from collections import OrderedDict
 
 from xxhash import xxh3_64_intdigest
 
 from picker.sim.block_cache import BlockCache
-from picker.sim.policies.peer import Peer
+from picker.sim.policies.peer import Homes, PeerPolicy
 from picker.sim.policies.policy import Setting
 from picker.sim.profiles import BLOCK_TOKENS
 from picker.sim.scripts import SimRequest
@@ -26,11 +27,11 @@ LOAD_FACTOR = 1.25
 RING_POINTS = 160
 WAITING_MAX = 5
 KV_MAX = 0.8
-SESSIONS_MAX = 100_000
+KV_FULL = 0.95
 GAUGES_SECONDS = 1.0
 
 
-class ConsistentHashBounded(Peer):
+class ConsistentHashBounded(PeerPolicy):
     """The ring."""
 
     def __init__(self, setting: Setting) -> None:
@@ -61,13 +62,13 @@ class ConsistentHashBounded(Peer):
         return self.least(self.members)
 
 
-class StickyUntilSaturated(Peer):
+class StickyUntilSaturated(PeerPolicy):
     """Sessions with homes."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.scrape_seconds = GAUGES_SECONDS
-        self._homes: OrderedDict[int, int] = OrderedDict()
+        self._homes = Homes()
 
     def choose(self, request: SimRequest, now: float) -> int:
         """Home, unless it is saturated and another is not."""
@@ -76,12 +77,17 @@ class StickyUntilSaturated(Peer):
             open_ones = [replica for replica in self.members if not self._saturated(replica)]
             home = self.least(open_ones) if open_ones else home if home in self.in_flight else self.least(self.members)
         assert home is not None
-        self._homes[request.session] = home
-        self._homes.move_to_end(request.session)
-        if len(self._homes) > SESSIONS_MAX:
-            self._homes.popitem(last=False)
+        self._homes.settle(request.session, home)
         return home
 
     def _saturated(self, replica: int) -> bool:
         gauges = self.gauges.get(replica)
         return gauges is not None and (gauges.waiting_requests > WAITING_MAX or gauges.kv_cache_utilization > KV_MAX)
+
+
+class StickyUntilFull(StickyUntilSaturated):
+    """Sessions leave no earlier than they must."""
+
+    def _saturated(self, replica: int) -> bool:
+        gauges = self.gauges.get(replica)
+        return gauges is not None and (gauges.waiting_requests > 0 or gauges.kv_cache_utilization > KV_FULL)

@@ -1,6 +1,6 @@
-"""llm-d's endpoint picker, which grew out of the Gateway API Inference Extension (GIE): two published configurations.
+"""llm-d's endpoint picker, which grew out of the Gateway API Inference Extension (GIE): published configurations.
 
-Prefixes, in both: `approx-prefix-cache-producer`. Per server an LRU of as many blocks as the engine reports
+Prefixes, in the first two: `approx-prefix-cache-producer`. Per server an LRU of as many blocks as the engine reports
 (`autoTune`; 31,250 before the first scrape). The walk goes on while any server has the block, and
 counts for each server the blocks it has; the root of a chain is the first to be evicted.
 
@@ -14,6 +14,9 @@ counts for each server the blocks it has; the root of a chain is the first to be
   15,928 a second, is `maxTTFTPenaltyMs` 5,000 above the best other server's), then token-load-scorer:
   the fewest in-flight tokens, which are uncached prompt tokens until the first chunk. Blocks of 64
   tokens, up to 131,072 tokens of a prompt (`maxPrefixTokensToMatch`), the LRU still sized in engine blocks.
+* `llmd_session`: what the same guide names for gateways that cannot read prompts (docs 0.10, 2026): a session's
+  requests go where its last one went (`session-affinity-scorer`), the first one where the fewest are
+  active (`active-request-scorer`).
 """
 
 from array import array
@@ -21,8 +24,8 @@ from collections import OrderedDict
 
 from picker.outcomes import Usage
 from picker.sim.block_cache import BlockCache
-from picker.sim.policies.peer import Peer
-from picker.sim.policies.policy import Gauges, Setting, Ticket
+from picker.sim.policies.peer import Homes, PeerPolicy
+from picker.sim.policies.policy import Gauges, PolicyTicket, Setting
 from picker.sim.profiles import BLOCK_TOKENS
 from picker.sim.scripts import SimRequest
 
@@ -110,7 +113,7 @@ def _count(counts: dict[int, int], holders: int, run: int) -> None:
         counts[replica] = counts.get(replica, 0) + run
 
 
-class Weighted(Peer):
+class Weighted(PeerPolicy):
     """The default: a weighted sum of 0..1 scores over scraped gauges."""
 
     def __init__(self, setting: Setting) -> None:
@@ -174,7 +177,7 @@ class Optimized(Weighted):
         super().leave(replica, now)
         del self._tokens[replica]
 
-    def pick(self, request: SimRequest, now: float) -> Ticket | None:
+    def pick(self, request: SimRequest, now: float) -> PolicyTicket | None:
         """Choose, count, and book the uncached tokens."""
         if not self.members:
             return None
@@ -187,7 +190,7 @@ class Optimized(Weighted):
         self.in_flight[replica] += 1
         uncached = request.prompt_tokens * (1.0 - shares.get(replica, 0.0))
         self._tokens[replica] += uncached
-        return Ticket(replica, uncached)
+        return PolicyTicket(replica, uncached)
 
     def _candidates(self, shares: dict[int, float]) -> list[int]:
         sticky = [replica for replica in self.members if shares.get(replica, 0.0) >= AFFINITY_THRESHOLD]
@@ -198,16 +201,32 @@ class Optimized(Weighted):
         penalty = (here - anywhere) / PEAK_PREFILL_TOKENS_PER_SECOND
         return self.members if penalty > TTFT_PENALTY_SECONDS_MAX else sticky
 
-    def _release(self, ticket: Ticket) -> None:
+    def _release(self, ticket: PolicyTicket) -> None:
         uncached, ticket.state = ticket.state, 0.0
         if ticket.replica in self._tokens:
             self._tokens[ticket.replica] = max(0.0, self._tokens[ticket.replica] - uncached)
 
-    def first_token(self, ticket: Ticket, request: SimRequest, now: float) -> None:
+    def first_token(self, ticket: PolicyTicket, request: SimRequest, now: float) -> None:
         """The prefill is over."""
         self._release(ticket)
 
-    def finished(self, ticket: Ticket, request: SimRequest, usage: Usage | None, now: float) -> None:
+    def finished(self, ticket: PolicyTicket, request: SimRequest, usage: Usage | None, now: float) -> None:
         """Likewise where nothing was streamed."""
         self._release(ticket)
         super().finished(ticket, request, usage, now)
+
+
+class KeptSessions(PeerPolicy):
+    """Sessions with homes that nothing moves."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._homes = Homes()
+
+    def choose(self, request: SimRequest, now: float) -> int:
+        """Home, while it is there."""
+        home = self._homes.get(request.session)
+        if home is None or home not in self.in_flight:
+            home = self.least(self.members)
+        self._homes.settle(request.session, home)
+        return home

@@ -23,9 +23,11 @@ class Gauges(NamedTuple):
     kv_cache_utilization: float
     kv_capacity_tokens: int
     prompt_tokens_total: int
+    prefix_queries_total: int
+    prefix_hits_total: int
 
 
-class Ticket:
+class PolicyTicket:
     """A pick: where the request goes, and whatever the policy keeps about it."""
 
     __slots__ = ("replica", "state")
@@ -40,12 +42,12 @@ class Setting(NamedTuple):
 
     rng: Random
     config: Config
-    """Of the picker; peers ignore it."""
+    """The picker's configuration. Peers ignore it."""
     first_chunk_visible: bool = True
     """Response bodies pass the router."""
 
 
-class Policy(Protocol):
+class RoutingPolicy(Protocol):
     """One router."""
 
     scrape_seconds: float | None
@@ -60,16 +62,16 @@ class Policy(Protocol):
     def scraped(self, replica: int, gauges: Gauges) -> None:
         """A reading arrived."""
 
-    def pick(self, request: SimRequest, now: float) -> Ticket | None:
-        """Choose and book; `None`: nobody to send it to."""
+    def pick(self, request: SimRequest, now: float) -> PolicyTicket | None:
+        """Choose and book. `None`: there is no replica to send it to."""
 
-    def answered(self, ticket: Ticket, status: int, now: float) -> None:
+    def answered(self, ticket: PolicyTicket, status: int, now: float) -> None:
         """Response headers came."""
 
-    def first_token(self, ticket: Ticket, request: SimRequest, now: float) -> None:
+    def first_token(self, ticket: PolicyTicket, request: SimRequest, now: float) -> None:
         """The first chunk of a streamed answer came."""
 
-    def finished(self, ticket: Ticket, request: SimRequest, usage: Usage | None, now: float) -> None:
+    def finished(self, ticket: PolicyTicket, request: SimRequest, usage: Usage | None, now: float) -> None:
         """The request is over, however it ended. `usage`: what its answer reported."""
 
     def check(self) -> None:

@@ -10,7 +10,7 @@ releases: with the smallest tree). Imbalanced, where max - min > `balance_abs_th
 
 from picker.prefix.index import PrefixIndex
 from picker.sim.block_cache import BlockCache
-from picker.sim.policies.peer import Peer
+from picker.sim.policies.peer import PeerPolicy
 from picker.sim.policies.policy import Setting
 from picker.sim.profiles import BLOCK_TOKENS
 from picker.sim.prompts import BYTES_PER_TOKEN
@@ -23,7 +23,7 @@ TREE_CHARACTERS_MAX = 2**26
 _UNBOUNDED_BYTES = 2**40
 
 
-class CacheAware(Peer):
+class CacheAware(PeerPolicy):
     """Our radix tree serves as theirs, over 16-token blocks: it is the same structure, coarser by a few characters."""
 
     def __init__(self, setting: Setting) -> None:

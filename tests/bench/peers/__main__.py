@@ -16,9 +16,9 @@ import msgspec
 import uvloop
 from rich.console import Console
 
+from picker.lab.children import ChildError
+from picker.lab.envoy import EnvoyError, envoy_binary
 from picker.pool.specs import split_address
-from picker.sim.children import ChildError
-from picker.sim.envoy import EnvoyError, envoy_binary
 from tests.bench.peers import contestants, report, workload
 from tests.bench.peers.adapters.contract import Contestant
 from tests.bench.peers.cell import Cell

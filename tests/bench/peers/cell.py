@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 import psutil
 
-from picker.sim.load_client import LoadClient
+from picker.lab.load_client import LoadClient
 from picker.sim.prompts import Session
 from picker.sim.statistics import Percentiles, summarize
 from tests.bench.peers.adapters.contract import Contestant, StartError

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from picker.lab.envoy import Balancing
 from picker.pool.specs import split_address
-from picker.sim.envoy import Balancing
 from tests.bench.peers.adapters import envoys, sglang_router, smg, vllm_router
 from tests.bench.peers.adapters.contract import Contestant
 

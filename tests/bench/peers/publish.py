@@ -17,7 +17,7 @@ from tests.bench.peers.report import absences, machine_words, show_median, table
 from tests.bench.peers.run import Results
 from tests.bench.peers.verdict import FIGURES, Median, summary
 from tests.bench.peers.workload import KV_CAPACITY_TOKENS, WORKLOADS
-from tests.bench.report import markdown
+from tests.bench.report import markdown, wrapped
 
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 OURS, THEIRS, BASELINE = "#1b6ca8", "#c8553d", "#8a8a8a"
@@ -96,15 +96,16 @@ def page(runs: Sequence[Results], folder: Path) -> str:
 def _run(results: Results, plots: list[str]) -> str:
     machine = results.machine
     out = [
-        f"Measured on {results.date} on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, "
-        f"Linux {machine['kernel']}, in {results.seconds:.0f} s, by `{command(results.arguments)}`. "
-        f"{machine_words(results)} {len(results.plan.server_ports)} simulated replicas, "
-        f"{KV_CAPACITY_TOKENS:,} tokens of KV cache each.",
+        wrapped(
+            f"Measured on {results.date} on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, "
+            f"Linux {machine['kernel']}, in {results.seconds:.0f} s, by `{command(results.arguments)}`. "
+            f"{machine_words(results)} {len(results.plan.server_ports)} simulated replicas, "
+            f"{KV_CAPACITY_TOKENS:,} tokens of KV cache each."
+        ),
         "",
     ]
     out += [*plots, "", *(markdown(found) for found in tables(results)), "### Where others win", ""]
-    out += [f"* {words}" for words in verdict(results)]
-    out += [f"* {words}" for words in absences(results.lines)]
+    out += [wrapped(words, "* ", "  ") for words in (*verdict(results), *absences(results.lines))]
     out += ["", "### What ran", "", "| | version | as |", "|---|---|---|"]
     out += [f"| {line.name} | {line.version or 'unknown'} | `{line.flags}` |" for line in results.lines]
     return "\n".join(out)

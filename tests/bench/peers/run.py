@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from picker.sim.children import Child
+from picker.lab.children import Child
 from tests.bench.peers import environments, workload
 from tests.bench.peers.adapters.contract import Contestant, StartError
 from tests.bench.peers.cell import Cell, measure
@@ -94,7 +94,7 @@ async def run(
     began = time.monotonic()
     flags = ["--ports", ",".join(map(str, plan.server_ports))]
     capacity = ["--kv-capacity-tokens", str(workload.KV_CAPACITY_TOKENS)]
-    async with Child("the model servers", "picker.sim.model_server", *flags, *capacity) as child:
+    async with Child("the model servers", "picker.lab.model_server", *flags, *capacity) as child:
         servers = child.ready.split(",")
         tell(f"model servers at {', '.join(servers)}")
         for round_number in range(plan.rounds):

@@ -6,9 +6,10 @@ without hits, and far below what two cores can carry: client and model servers t
 
 import msgspec
 
-from picker.sim.demo import SCENES, Scene
+from picker.lab.demo import SCENES, Scene
+from picker.sim.draws import Lengths
 from picker.sim.prompts import Session
-from picker.sim.workloads import Agents, Lengths, first_requests, sessions, until
+from picker.sim.workloads import Agents, first_requests, sessions, until
 
 REPLICAS = 8
 KV_CAPACITY_TOKENS = 128_000

@@ -54,10 +54,23 @@ def test_another_image_is_another_prompt(read):
     assert one.prompt_bytes == MEDIUM_BYTES + len("what is this")
 
 
-@pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/v1/completions"])
-@pytest.mark.parametrize("body", [{"text": 5}, {"prompt": {"a": 1}}, {"text": [1.5, {}]}, {"sampling_params": 3}])
-def test_nonsense_routes_by_load(read, path, body):
-    read(path, **body)
+@pytest.mark.parametrize(
+    ("path", "body", "prompt"),
+    [
+        ("/generate", {"text": 5}, b"5"),
+        ("/generate", {"text": [1.5, {}]}, b"[1.5,{}]"),
+        ("/generate", {"sampling_params": 3}, b""),
+        ("/generate", {"text": "x", "lora_path": 3, "sampling_params": []}, b"x"),
+        ("/generate_stream", {"prompt": {"a": 1}}, b'{"a":1}'),
+        ("/v1/completions", {"prompt": {"a": 1}}, b'{"a":1}'),
+        ("/v1/completions", {"text": 5}, b""),
+        ("/v1/completions", {"sampling_params": 3}, b""),
+    ],
+)
+def test_a_field_of_another_kind_is_its_own_bytes_or_nothing(read, path, body, prompt):
+    request = read(path, **body)
+    assert (request.prompt, request.prompt_bytes, request.exact_tokens) == (prompt, len(prompt), False)
+    assert (request.model, request.max_tokens) == (None, None)
 
 
 def test_embeddings_stand_for_a_prompt_by_their_digest(read):

@@ -1,8 +1,13 @@
-"""Which API a path names."""
+"""Which API a method and path name: what it is called, whether it weighs, whether its prompt is read, which model."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from picker.api import PARSERS, find_api
+from picker.api import PARSERS, find_api, find_path
+from picker.api.paths import OTHER, TABLE, UNREAD
+
+NAMES = {row.name for row in TABLE} | {OTHER}
 
 
 @pytest.mark.parametrize(
@@ -17,6 +22,13 @@ from picker.api import PARSERS, find_api
         ("/a/b/c/v1/responses", "responses"),
         ("/v1/messages?beta=true", "messages"),
         ("/v1/embeddings", "embeddings"),
+        ("/v2/models/m/generate_stream", "generate_stream"),
+        ("/inference/v1/generate", "generate"),
+        ("/api/generate", "ollama"),
+        ("/api/chat", "ollama"),
+        ("/v1/chat/completions/batch", "chat_completions_batch"),
+        ("/", "generate"),
+        ("", None),
         ("/v1/models", None),
         ("/v1/responses/resp_1/cancel", None),
         ("/v1/messages/count_tokens", None),
@@ -26,17 +38,105 @@ from picker.api import PARSERS, find_api
         ("/v1/chat%2Fcompletions", None),
         ("/rerank", None),
         ("/v1/audio/transcriptions", None),
-        ("/?/v1/chat/completions", None),
         ("*", None),
-        ("/", None),
-        ("", None),
     ],
 )
-def test_a_path_is_matched_by_its_end_without_query(path, name):
+def test_prompts_are_read_where_the_whole_shape_fits(path, name):
     found = find_api(path)
     assert (found.name if found else None) == name
 
 
-def test_names_are_labels_each_once():
-    assert len({api.name for api in PARSERS.values()}) == len(PARSERS)
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/rerank", "rerank"),
+        ("/v2/rerank?x=1", "rerank"),
+        ("/v1/score/", "score"),
+        ("/pooling", "pooling"),
+        ("/classify", "classify"),
+        ("/v1/audio/transcriptions", "audio_transcriptions"),
+        ("/v1/audio/speech", "audio_speech"),
+        ("/v1/images/edits", "images"),
+        ("/v2/models/m/infer", "infer"),
+        ("/v2/models/m/versions/1/infer", "infer"),
+        ("/v1beta/models/m:generateContent", "generate_content"),
+        ("/v1beta/models/m:streamGenerateContent?alt=sse", "generate_content"),
+        ("/v1/models/m:predict", "predict"),
+        ("/v1/whatever", "other"),
+        ("/transcriptions", "other"),
+        ("/v1/Rerank", "other"),
+    ],
+)
+def test_a_body_that_is_computed_weighs(path, name):
+    found = find_path(path)
+    assert (found.name, found.prefills, found.api.understood) == (name, True, False)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name"),
+    [
+        ("POST", "/tokenize", "tokenize"),
+        ("POST", "/v1/tokenize", "tokenize"),
+        ("POST", "/v1/messages/count_tokens", "count_tokens"),
+        ("POST", "/v1/responses/input_tokens", "count_tokens"),
+        ("POST", "/v1/chat/completions/input_tokens", "count_tokens"),
+        ("POST", "/v1beta/models/m:countTokens", "count_tokens"),
+        ("POST", "/apply-template", "render"),
+        ("POST", "/v1/chat/completions/render", "render"),
+        ("POST", "/v1/chat/completions/derender", "render"),
+        ("GET", "/v1/models", "models"),
+        ("HEAD", "/v1/models", "models"),
+        ("GET", "/v1/models/org/name", "models"),
+        ("GET", "/v2/models/m/ready", "models"),
+        ("POST", "/v1/files", "files"),
+        ("GET", "/v1/files/file-1/content", "files"),
+        ("POST", "/v1/batches/batch_1/cancel", "batches"),
+        ("GET", "/v1/responses/resp_1/input_items", "responses"),
+        ("DELETE", "/v1/responses/resp_1", "responses"),
+        ("POST", "/v1/responses/resp_1/cancel", "responses"),
+        ("GET", "/v1/conversations/conv_1/items", "conversations"),
+        ("GET", "/metrics", "other"),
+        ("GET", "/v1/chat/completions", "other"),
+        ("DELETE", "/v1/whatever", "other"),
+    ],
+)
+def test_what_computes_no_prompt_weighs_nothing(method, path, name):
+    found = find_path(path, method)
+    assert (found.name, found.prefills) == (name, False)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "model"),
+    [
+        ("GET", "/v1/models/sql", "sql"),
+        ("GET", "/v1/models/org/name%20x", "org/name x"),
+        ("POST", "/v2/models/m/infer", "m"),
+        ("POST", "/v2/models/m/generate", "m"),
+        ("POST", "/v1beta/models/m:generateContent", "m"),
+        ("POST", "/openai/deployments/gpt-4/chat/completions?api-version=1", "gpt-4"),
+        ("GET", "/v1/realtime?model=whisper", "whisper"),
+        ("POST", "/v1/whatever?x=1&model=a%2Fb", "a/b"),
+        ("GET", "/v1/models", None),
+        ("POST", "/v1/chat/completions", None),
+        ("POST", "/v1/whatever?model=" + "x" * 5000, None),
+    ],
+)
+def test_a_path_may_name_the_model(method, path, model):
+    assert find_path(path, method).model == model
+
+
+@given(
+    st.text(max_size=300)
+    | st.lists(st.sampled_from(["", "v1", "files", "models", "audio", "x"]), max_size=40).map("/".join),
+    st.sampled_from(["GET", "POST", "DELETE", "PUT", "CONNECT", ""]),
+)
+def test_any_path_has_one_of_a_few_names(path, method):
+    assert find_path(path, method).name in NAMES
+
+
+def test_a_name_is_read_one_way_and_each_row_tells_its_source():
     assert [api.name for api in PARSERS.values() if api.anthropic_errors] == ["messages"]
+    assert all(row.source for row in TABLE)
+    assert all(name == api.name and not api.understood for name, api in UNREAD.items())
+    shapes = [(row.methods, row.shape) for row in TABLE]
+    assert len(set(shapes)) == len(shapes)

@@ -1,21 +1,21 @@
 """Token counts out of responses: recordings, real SSE framing, chunks cut anywhere, long tails."""
 
 import json
-import re
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picker.api.sse import event_data
-from picker.api.usage import HEAD_BYTES_MAX, TAIL_BYTES_MAX, UsageReader
+from picker.api.answers import LINE_BYTES_MAX, AnswerReader, Framing
 from picker.outcomes import Usage
 
 
-def usage(body: bytes, cuts: tuple[int, ...] | list[int] = (), *, sse: bool) -> Usage | None:
+def usage(body: bytes, cuts: Iterable[int] = (), *, sse: bool) -> Usage | None:
     """What a reader makes of `body`, cut at `cuts`."""
-    reader = UsageReader(sse=sse)
+    reader = AnswerReader(Framing.EVENTS if sse else Framing.WHOLE, understood=True, count_events=False)
     edges = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
     for start, end in pairwise(edges):
         reader.feed(body[start:end])
@@ -136,39 +136,53 @@ def test_a_long_answer_before_it_does_not_hide_the_usage(is_sse, tree, expected)
         assert usage(body, cuts, sse=is_sse) == expected
 
 
-@pytest.mark.parametrize("tail", [0, 1000, TAIL_BYTES_MAX - 60, TAIL_BYTES_MAX + 60, 3 * TAIL_BYTES_MAX])
-def test_behind_a_long_tail_usage_is_unknown_and_never_depends_on_chunks(tail):
-    """What follows the usage may be longer than what is kept: then unknown, however the bytes came."""
-    body = json.dumps({"x": "y" * 9000, "usage": {"prompt_tokens": 5}, "prompt_token_ids": "0" * tail}).encode()
-    seen = {usage(body, cuts, sse=False) for cuts in ((), range(len(body)), [7, 5000, 9000], range(0, len(body), 4095))}
-    assert seen == {Usage(5) if tail <= TAIL_BYTES_MAX - 60 else None}
+BEHIND = {
+    "token ids": json.dumps(list(range(100_000, 103_000))),
+    "log probabilities": json.dumps([None, *({"5": {"logprob": -1.0, "decoded_token": '"}{'}} for _ in range(400))]),
+    "the prompt": json.dumps('word \\ "usage": {' * 20_000),
+    "nothing": "null",
+}
 
 
-def split_lines(text: bytes) -> list[bytes]:
-    """The HTML standard's event stream interpretation, word for word, as a second opinion."""
-    found, data = [], []
-    for line in re.split(rb"\r\n|\n|\r", text):
-        if not line:
-            found += [b"\n".join(data)] if data else []
-            data = []
-            continue
-        field, colon, value = line.partition(b":")
-        if field == b"data" and colon:
-            data.append(value.removeprefix(b" "))
-    return found + ([b"\n".join(data)] if data else [])
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("before", [0, 200_000])
+def test_usage_is_found_whatever_stands_around_it(behind, before):
+    counted = '{"prompt_tokens": 5.0, "completion_tokens": 6, "prompt_tokens_details": {"cached_tokens": 3}}'
+    body = f'{{"x": "{"y" * before}", "usage": {counted}, "behind": {BEHIND[behind]}}}'.encode()
+    for cuts in ((), [7, 5000, before + 30], range(0, len(body), 4095), range(0, len(body), 61)):
+        assert usage(body, cuts, sse=False) == Usage(5, 6, 3)
 
 
-pieces = st.lists(
-    st.sampled_from(
-        [b"\r", b"\n", b"\r\n", b"data:", b"data: ", b"data", b":", b"x", b" ", b'{"usage":1}', b"id:", b"\0"]
-    )
-)
+def test_usage_is_found_in_a_long_event():
+    event: dict[str, Any] = {
+        "type": "response.completed",
+        "response": {"instructions": "i" * 90_000, "usage": RESPONSES_USAGE},
+    }
+    event["response"]["input_messages"] = ["m" * 90_000]
+    body = sse({"type": "response.output_text.delta", "delta": "x"}, event)
+    for cuts in ((), range(0, len(body), 4095), range(0, len(body), 61)):
+        assert usage(body, cuts, sse=True) == Usage(30, 4, 16)
 
 
-@settings(max_examples=300, deadline=None)
-@given(pieces.map(b"".join))
-def test_events_are_those_of_the_standard(stream):
-    assert list(event_data(stream)) == split_lines(stream)
+OWN = [
+    (
+        {"content": "x", "tokens_evaluated": 900, "tokens_predicted": 42, "timings": {"cache_n": 800, "prompt_n": 100}},
+        Usage(900, 42, 800),
+    ),
+    ({"generated_text": "x", "details": {"generated_tokens": 20, "prefill": []}}, Usage(None, 20)),
+    ({"message": {"content": "x"}, "done": True, "prompt_eval_count": 900, "eval_count": 42}, Usage(900, 42)),
+    (
+        {"usage": {"billed_units": {"input_tokens": 5}, "tokens": {"input_tokens": 71, "output_tokens": 4}}},
+        Usage(71, 4),
+    ),
+]
+"""llama.cpp tools/server/README.md; TGI's OpenAPI; Ollama docs/api.md; Cohere's reference of v2 chat."""
+
+
+@pytest.mark.parametrize(("tree", "expected"), OWN)
+def test_engines_own_answers_are_counted_whole_and_streamed(tree, expected):
+    assert usage(json.dumps(tree).encode(), sse=False) == expected
+    assert usage(sse({"content": "a"}, tree), sse=True) == expected
 
 
 fragments = st.lists(
@@ -199,26 +213,41 @@ def test_chunk_boundaries_anywhere_give_equal_usage(body, cuts, is_sse):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=300), st.booleans())
-def test_any_bytes_give_usage_or_none(body, is_sse):
-    assert usage(body + b'"usage":' + body, sse=is_sse) is None or is_sse is not None
+@given(st.binary(max_size=300))
+def test_any_bytes_before_a_count_change_nothing(body):
+    """Of two whole answers the second counts only as an event of its own."""
+    plain = body.replace(b"\n", b"").replace(b"\r", b"")
+    stream = b'data: %b\n\ndata: {"usage":{"prompt_tokens":7}}\n\n' % plain
+    assert usage(stream, sse=True) == Usage(7)
+    assert usage(b"\x00" + plain + b'{"usage":{"prompt_tokens":7}}', sse=False) is None
 
 
-@pytest.mark.parametrize("value", ["-1", "1e3", "true", '"7"', "[]", "1099511627776", "NaN", "9" * 5000])
+@settings(max_examples=200, deadline=None)
+@given(st.integers(-5, 2**25), st.integers(-5, 2**25), st.booleans())
+def test_a_count_that_cannot_be_one_is_unknown(prompt, output, is_sse):
+    body = b'{"usage":{"prompt_tokens":%d,"completion_tokens":%d}}' % (prompt, output)
+    expected = [count if 0 <= count < 2**24 else None for count in (prompt, output)]
+    assert usage(b"data: " * is_sse + body, sse=is_sse) == Usage(expected[0], expected[1], None)
+
+
+@pytest.mark.parametrize("value", ["-1", "true", '"7"', "[]", "1099511627776", "NaN", "9" * 5000])
 def test_nonsense_counts_are_unknown(value):
     body = b'{"usage":{"prompt_tokens":%b}}' % value.encode()
     found = usage(body, sse=False)
     assert found is None or found.input_tokens is None
 
 
-def test_what_is_kept_is_bounded_whatever_passes():
-    reader = UsageReader(sse=True)
+@pytest.mark.parametrize("framing", [Framing.EVENTS, Framing.LINES, Framing.WHOLE])
+def test_what_is_kept_is_bounded_whatever_passes(framing):
+    reader = AnswerReader(framing, understood=True, count_events=True)
     for _ in range(20_000):
         reader.feed(b"ab")
     for _ in range(100):
         reader.feed(b"x" * 100_000)
-    assert len(reader._head) <= HEAD_BYTES_MAX
-    assert sum(map(len, reader._tail)) < 2 * TAIL_BYTES_MAX and len(reader._tail) <= TAIL_BYTES_MAX
+    for _ in range(100):
+        reader.feed(b'{"usage": {"a": "' + b"x" * 100_000)
+    assert len(reader._carry) <= LINE_BYTES_MAX
+    assert sum(map(len, reader._whole)) <= LINE_BYTES_MAX + 100_000 and len(reader._whole) <= 129
 
 
 @pytest.mark.parametrize("words", ["short", "long " * 3000])

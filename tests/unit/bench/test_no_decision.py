@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from picker.edge.transport import GrpcStatus
+from picker.edge.grpc.transport import GrpcStatus
 from picker.generated import ext_proc_pb2 as pb
 from tests.bench.no_decision import Fixed
 from tests.bench.raw_exchange import header_message
@@ -21,6 +21,9 @@ class Kept:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.status: GrpcStatus | None = None
+
+    def hold(self, size: int) -> None:
+        assert size >= 0
 
     def send(self, message: bytes, body: bytes | memoryview = b"") -> None:
         self.messages.append(message + bytes(body))

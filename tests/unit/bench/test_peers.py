@@ -1,6 +1,7 @@
 """The pure parts of `make bench-peers`: who takes part, in which order, medians, who beats whom, the page."""
 
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,14 @@ from tests.bench.peers.verdict import Median
 
 def cell(contestant, round_number=0, name="chat", p95=1.0, **more):
     times = Percentiles(mean=p95 / 2, p50=p95 / 4, p90=p95, p95=p95, p99=p95)
-    known = {"requests": 200, "hit_rate": 0.5, "ttft": times, "e2e": times, "busiest_over_mean": 1.0, "idle_share": 0.5}
+    known: dict[str, Any] = {
+        "requests": 200,
+        "hit_rate": 0.5,
+        "ttft": times,
+        "e2e": times,
+        "busiest_over_mean": 1.0,
+        "idle_share": 0.5,
+    }
     known |= {"cpu_us": {contestant: 100.0}, "late_p99_seconds": 0.01, "seconds": 9.0} | more
     return Cell(contestant=contestant, workload=name, round=round_number, position=0, seed=1, **known)
 

@@ -1,11 +1,13 @@
 """The series finder: right on every corner of the format, and on pages that are not in it."""
 
+import math
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from picker.engines.exposition import Series, find, shows
+from picker.engines.exposition import CANDIDATES_MAX, SERIES_MAX, Series, find, shows
 
 
 def test_a_series_with_labels_and_one_without() -> None:
@@ -13,9 +15,12 @@ def test_a_series_with_labels_and_one_without() -> None:
     assert find(page, b"a") == [Series({"x": "1", "y": "two"}, 3.5), Series({}, 4.0)]
 
 
-def test_the_first_and_an_unfinished_last_line_count() -> None:
-    assert find(b"a 1", b"a") == [Series({}, 1.0)]
-    assert find(b"b 1\na 2", b"a") == [Series({}, 2.0)]
+def test_the_first_line_counts_and_an_unfinished_last_one_does_not() -> None:
+    """ "The last line must end with a line feed character" (Prometheus text format): else the page was cut, in a
+    number perhaps, and 0.93 would read as 0."""
+    assert find(b"a 1\n", b"a") == [Series({}, 1.0)]
+    assert find(b"b 1\na 2", b"a") == find(b"a 1", b"a") == []
+    assert find(b'a{x="1"} 1\na{x="2"} 0.', b"a") == [Series({"x": "1"}, 1.0)]
 
 
 def test_comments_are_no_series() -> None:
@@ -83,17 +88,23 @@ def test_shows_looks_at_names_only() -> None:
     assert not shows(b"", b"vllm:")
 
 
-@given(st.binary(max_size=200))
+PIECES = [b"a", b" ", b"{", b"}", b'"', b"\\", b"\n", b"\r", b"x=", b",", b"\xff", b"#", b"\na ", b'\na{x="1"} ']
+NUMBERS = [b"1", b"-1", b"NaN", b"+Inf", b"-inf", b"1e999", b"-1e999", b"1_0", b"0x1", b"--1", b"1.5.1", b"many"]
+
+
+@given(st.lists(st.sampled_from(PIECES + NUMBERS), max_size=60).map(b"".join) | st.binary(max_size=200))
 @example(b"a" * 200)
 @example(b"a{" + b'x="\\' * 60)
-def test_any_bytes_are_survived(page: bytes) -> None:
-    for one in find(page, b"a"):
-        assert one.value is None or one.value >= 0
+@example(b"a -1")
+def test_whatever_follows_a_good_series_it_counts_and_the_rest_is_measured_or_unknown(rest: bytes) -> None:
+    first, *others = find(b"a 1\n" + rest, b"a")
+    assert first == Series({}, 1.0)
+    assert all(one.value is None or 0 <= one.value < math.inf for one in others)
 
 
 LABELS = st.dictionaries(
     st.sampled_from(["model", "engine", "z"]),
-    st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=8).filter(lambda t: "\r" not in t),
+    st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=8).filter(lambda t: "\r" not in t),  # type: ignore[arg-type]
     max_size=3,
 )
 
@@ -115,3 +126,29 @@ def test_what_the_reference_parser_reads(rows: list[tuple[dict[str, str], float]
         if sample.name == "a"
     ]
     assert [(one.labels, one.value) for one in find(page.encode(), b"a")] == reference
+
+
+def test_a_line_of_megabytes_is_not_read_and_the_next_is() -> None:
+    for label in (b"\\" * 1_900_000, b'x",' + b'a="b",' * 200_000 + b'c="'):
+        page = b'a{model="' + label + b'"} 5\na{model="m"} 2\n'
+        assert find(page, b"a") == [Series({"model": "m"}, 2.0)]
+
+
+def test_more_series_than_an_engine_has_are_not_believed() -> None:
+    def page(count: int) -> bytes:
+        return b"".join(b'a{model="%d"} 1\n' % number for number in range(count)) + b"b 3\n"
+
+    assert len(find(page(SERIES_MAX), b"a")) == SERIES_MAX
+    assert find(page(SERIES_MAX + 1), b"a") == []
+    assert find(page(100_000), b"a") == []
+    assert find(page(100_000), b"b") == [Series({}, 3.0)]
+
+
+def test_a_page_full_of_what_looks_like_the_name_is_given_up() -> None:
+    assert find(b"xa{ " * CANDIDATES_MAX + b"\na 1\n", b"a") == []
+    assert find(b"xa{ " * (CANDIDATES_MAX - 1) + b"\na 1\n", b"a") == [Series({}, 1.0)]
+    assert not shows(b"xa{ " * CANDIDATES_MAX + b"\na 1\n", b"a")
+
+
+def test_a_run_of_blanks_is_no_line_of_ours() -> None:
+    assert find(b" " * 1_000 + b"a 1\n  a 2\n", b"a") == [Series({}, 2.0)]

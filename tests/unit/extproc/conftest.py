@@ -7,9 +7,9 @@ import pytest
 from picker.config import Config
 from picker.decision import Finished, Picked
 from picker.director import Director
-from picker.edge.ext_proc import BoundPolicy
 from picker.extproc.exchange import Exchange
 from picker.pool.specs import EndpointSpec
+from tests.faults import raised
 
 
 class World:
@@ -19,16 +19,18 @@ class World:
         self.now = 100.0
         self.director = Director(config or Config(epsilon=0.0))
         self.director.replace_endpoints(EndpointSpec(address=each, uid=each, name=each) for each in addresses)
-        self.policy = BoundPolicy(self.director, clock=lambda: self.now, rng=Random(1))
+        self.rng = Random(1)
         self.finished: list[Finished] = []
         self.picked: list[Picked] = []
 
     def exchange(self) -> Exchange:
         return Exchange(
-            self.policy,
+            self.director,
             clock=lambda: self.now,
+            rng=self.rng,
             finished=self.finished.append,
             decided=lambda picked, record: self.picked.append(picked),
+            faulted=raised,
         )
 
     def check(self) -> None:

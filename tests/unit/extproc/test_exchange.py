@@ -100,7 +100,7 @@ def test_buffered_without_a_body_but_with_trailers_is_routed_by_the_answer_to_th
         headers(**{"content-type": "application/grpc"}),
         headers(**{":path": "/v1/audio/transcriptions", "content-type": "multipart/form-data; boundary=x"}),
         headers(**{"content-encoding": "gzip"}),
-        headers(**{":path": "/unknown"}),
+        headers(**{":path": "/unknown", "content-type": "application/octet-stream"}),
     ],
 )
 def test_where_the_body_is_not_read_the_headers_decide(world, event):
@@ -112,7 +112,7 @@ def test_where_the_body_is_not_read_the_headers_decide(world, event):
 
 def test_a_body_that_is_not_read_passes_as_it_comes(world):
     exchange = world.exchange()
-    exchange.receive(headers(**{":path": "/unknown"}), world.now)
+    exchange.receive(headers(**{":path": "/unknown", "content-type": "application/octet-stream"}), world.now)
     assert exchange.receive(events.RequestBody(b"abc", False), world.now) == [replies.EchoRequestBody(b"abc", False)]
     assert exchange.receive(events.RequestBody(b"", True), world.now) == [replies.EchoRequestBody(b"", True)]
     assert exchange.receive(events.RequestBody(b"", True), world.now) == [], "told twice"
@@ -231,9 +231,11 @@ def test_a_streamed_answer_is_echoed_and_measured(world):
     assert drive(exchange, world.now, response(**sse)) == [replies.ContinueResponseHeaders()]
     assert sum(each.prefilling_requests for each in load) == 1, "headers of a stream come before its first token"
     world.now += 1.5
-    assert drive(exchange, world.now, events.ResponseBody(b"data: {}\n\n")) == [
-        replies.EchoResponseBody(b"data: {}\n\n", False)
-    ]
+    role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+    token = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
+    assert drive(exchange, world.now - 1.0, events.ResponseBody(role)) == [replies.EchoResponseBody(role, False)]
+    assert sum(each.prefilling_requests for each in load) == 1, "a role is no token"
+    assert drive(exchange, world.now, events.ResponseBody(token)) == [replies.EchoResponseBody(token, False)]
     assert sum(each.prefilling_requests for each in load) == 0
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":2000,"completion_tokens":7}}\n\ndata: [DONE]\n\n'
     drive(exchange, world.now, events.ResponseBody(usage[:30]), events.ResponseBody(usage[30:], True))
@@ -352,6 +354,19 @@ def test_another_endpoint_served_so_charge_and_index_move_there(world):
     follow = drive(world.exchange(), world.now, headers(), events.RequestBody(chat(text), True))
     assert follow[0].addresses == (other,)
     world.check()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_answered_request_leaves_its_prefix_where_it_was_computed_also_where_the_client_left(world, whole):
+    body = events.RequestBody(chat("q" * 5000), True)
+    homes = set()
+    for _ in range(8):
+        exchange = world.exchange()
+        sent = drive(exchange, world.now, headers(), body, response(), events.ResponseBody(b"{}", whole))
+        exchange.close()
+        homes.add(sent[0].addresses)
+        assert world.director.index.blocks >= 4, "5,000 bytes have four whole blocks of 1,024"
+    assert len(homes) == 1, "the same prompt goes where it is cached"
 
 
 def test_a_refused_request_leaves_no_prefix_behind(world):

@@ -63,11 +63,37 @@ def test_a_recorded_response_is_continued_where_it_was_made(make_world, name, co
 
 def test_a_conversation_is_found_by_path_and_body(make_world):
     world = make_world(tuple(f"10.0.0.{n}:80" for n in range(8)))
-    exchange, first = ask(world, start("/v1/conversations"))
+    exchange, first = ask(world, start("/v1/conversations"), body())
     answer(world, exchange, b'{"id":"conv_9","object":"conversation"}')
     _, in_body = ask(world, start(), body(conversation="conv_9"))
     _, in_path = ask(world, start("/v1/conversations/conv_9/items", "GET", end=True))
     assert in_body.addresses == in_path.addresses == first.addresses
+
+
+def test_files_and_batches_are_asked_for_where_they_are(make_world):
+    """An upload, a batch of it, what the batch wrote; each by its id in the path, and the file in a batch's body."""
+    world = make_world(tuple(f"10.0.0.{n}:80" for n in range(8)))
+    upload = start("/v1/files", **{"content-type": "multipart/form-data; boundary=x"})
+    exchange, home = ask(world, upload, events.RequestBody(b"--x--", True))
+    answer(world, exchange, b'{"id":"file-in","object":"file"}')
+    batch = body(input_file_id="file-in", endpoint="/v1/completions")
+    json_headers = {"content-type": "application/json", "content-length": str(len(batch.data))}
+    exchange, made = ask(world, start("/v1/batches", **json_headers), batch)
+    answer(world, exchange, b'{"id":"batch_1","object":"batch","input_file_id":"file-in"}')
+    done = b'{"id":"batch_1","object":"batch","output_file_id":"file-out","error_file_id":null}'
+    exchange, seen = ask(world, start("/v1/batches/batch_1", "GET", end=True))
+    answer(world, exchange, done)
+    for path, method in (
+        ("/v1/files/file-in", "GET"),
+        ("/v1/files/file-in/content", "GET"),
+        ("/v1/files/file-out/content?x=y", "GET"),
+        ("/v1/files/file-out", "DELETE"),
+        ("/v1/batches/batch_1/cancel", "POST"),
+    ):
+        _, found = ask(world, start(path, method, end=True))
+        assert (path, found.addresses) == (path, home.addresses)
+    assert made.addresses == seen.addresses == home.addresses
+    world.check()
 
 
 @pytest.mark.parametrize("status", ["400", "404", "500"])
@@ -84,6 +110,8 @@ def test_an_error_stores_nothing(world, status):
         ("/v1/conversations/conv_1/items", "POST", b'{"data":[{"id":"msg_1"}]}'),
         ("/v1/conversations", "GET", b'{"data":[{"id":"conv_1"}]}'),
         ("/v1/chat/completions", "POST", b'{"id":"chatcmpl-1"}'),
+        ("/v1/files/file-1/content", "GET", b'{"id":"batch_req_1","custom_id":"a"}'),
+        ("/v1/files/file-1", "DELETE", b'{"id":"file-1","deleted":true}'),
     ],
 )
 def test_what_stores_nothing_is_not_remembered(world, path, method, sent):
@@ -95,7 +123,7 @@ def test_what_stores_nothing_is_not_remembered(world, path, method, sent):
 def test_a_session_by_header_holds_for_every_kind_of_request(make_world):
     config = load("epsilon: 0\nsession_affinity: {header: X-Session, cookie: sid}")
     world = make_world(tuple(f"10.0.0.{n}:80" for n in range(8)), config)
-    assert world.policy.hint_rules.headers == {"x-session", "cookie"}
+    assert world.director.hint_rules.headers == {"x-session", "cookie"}
     _, first = ask(world, start(**{"x-session": "ann"}), body())
     for event in (
         (start("/v1/models", "GET", end=True, **{"x-session": "ann"}),),
@@ -166,9 +194,10 @@ def test_a_name_that_no_header_can_hold_is_made_printable(make_world):
     assert text.isprintable() and text.isascii() and "\n" not in text
 
 
-@pytest.mark.parametrize("path", ["/tokenize", "/v1/messages/count_tokens", "/v1/models"])
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/messages/count_tokens", "/v1/responses/input_tokens"])
 def test_a_body_that_is_no_prompt_adds_no_load(world, path):
-    ask(world, start(path, **{"content-length": "1000000", "content-type": "application/json"}))
+    text = events.RequestBody(json.dumps({"prompt": "x" * 100_000}).encode(), True)
+    ask(world, start(path, **{"content-length": str(len(text.data)), "content-type": "application/json"}), text)
     (endpoint,) = [each for each in world.director.datastore.endpoints if each.in_flight_requests]
     assert (endpoint.prefill_tokens, endpoint.context_tokens) == (0.0, 0.0)
 

@@ -5,12 +5,12 @@ import tracemalloc
 
 import pytest
 
-from picker.api.usage import UsageReader
 from picker.extproc import events, replies
 from picker.extproc.events import BodyMode
 from picker.outcomes import Outcome, Reason
 
 FD = BodyMode.FULL_DUPLEX_STREAMED
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 
 
 def headers(path="/v1/chat/completions", mode=FD, *, end=False, subset=None, **extra):
@@ -54,14 +54,14 @@ def test_time_to_first_token_is_that_of_streams_alone(world, stream, content_typ
     """The first chunk of an answer that does not stream is its end."""
     exchange = drive(world, headers(), events.RequestBody(body(stream=stream), True), answer(content_type, status))
     world.now += 2.0
-    exchange.receive(events.ResponseBody(b"data: {}\n\n", True), world.now)
+    exchange.receive(events.ResponseBody(TOKEN, True), world.now)
     assert world.finished[0].ttft_seconds == (2.0 if measured else None)
 
 
 def test_a_stream_that_was_not_announced_ends_its_prefill_at_its_first_chunk(world):
     exchange = drive(world, headers(), events.RequestBody(body(), True), answer("text/event-stream"))
     assert load(world)[0][1] == 1
-    exchange.receive(events.ResponseBody(b"data: {}\n\n"), world.now)
+    exchange.receive(events.ResponseBody(TOKEN), world.now)
     assert load(world)[0][:3] == (1, 0, 0.0)
 
 
@@ -73,13 +73,13 @@ def test_a_stream_that_was_not_announced_ends_its_prefill_at_its_first_chunk(wor
         ("/pkg.Service/Call", "application/grpc", 500, 125),
         ("/v1/rerank", "application/json", 40_000, 10_000),
         ("/v1/images/edits", "application/json", 14_000_000, 131_072),
-        ("/v1/models", None, 0, 0),
+        ("/v1/responses/resp_1/cancel", None, 0, 0),
     ],
 )
 def test_an_upload_is_no_prompt(world, path, content_type, length, tokens):
     """10 MB of audio are not 2.5 million tokens: they would make an idle endpoint look busy for minutes."""
     extra = {"content-length": str(length)} | ({"content-type": content_type} if content_type else {})
-    drive(world, headers(path, **extra))
+    drive(world, headers(path, BodyMode.STREAMED, **extra))
     assert load(world) == [(1, 1, tokens, tokens)]
     assert world.picked[0].reason is Reason.HEADERS
 
@@ -127,7 +127,9 @@ def test_a_models_name_is_kept_short_in_the_record_and_whole_in_the_chain(world)
     assert world.picked[1].matched_share == 0.0, "another model is another chain"
     first.close()
     again.close()
-    assert [len(record.model) for record in world.finished] == [256, 256]
+    kept = [record.model for record in world.finished]
+    assert kept[0] != kept[1]
+    assert all(len(model) <= 256 and model.startswith("m" * 64) for model in kept)
 
 
 def test_a_request_that_gave_up_waiting_says_how_much_had_come(world):
@@ -136,16 +138,6 @@ def test_a_request_that_gave_up_waiting_says_how_much_had_come(world):
     exchange.receive(events.RequestBody(b'el"}', True), world.now)
     exchange.close()
     assert world.finished[0].request_bytes == 9
-
-
-def test_a_fault_while_reading_usage_leaves_no_charge_behind(world, monkeypatch):
-    exchange = drive(world, headers(), events.RequestBody(body(), True), answer("application/json"))
-    monkeypatch.setattr(UsageReader, "usage", lambda self: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        exchange.receive(events.ResponseBody(b"{}", True), world.now)
-    assert world.in_flight == 0
-    exchange.close()
-    world.check()
 
 
 def test_nothing_of_the_body_is_held_once_it_is_decided(world):

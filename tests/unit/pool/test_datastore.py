@@ -89,6 +89,24 @@ def test_an_address_is_found_by_its_host_too(store):
     }
 
 
+def test_an_endpoint_is_found_by_its_second_address_and_another_ones_first_goes_before(store):
+    store.replace(
+        [
+            spec("10.0.0.1:80", aliases=("[fd00::1]:80", "10.0.0.2:80")),
+            spec("10.0.0.2:80", aliases=("[fd00::2]:80",)),
+        ]
+    )
+    snapshot = store.snapshot(0.0)
+    found = {address: endpoint.spec.address for address, endpoint in snapshot.by_address.items()}
+    assert found == {
+        "10.0.0.1:80": "10.0.0.1:80",
+        "10.0.0.2:80": "10.0.0.2:80",
+        "[fd00::1]:80": "10.0.0.1:80",
+        "[fd00::2]:80": "10.0.0.2:80",
+    }
+    assert [each.spec.address for each in snapshot.by_host["fd00::2"]] == ["10.0.0.2:80"]
+
+
 @pytest.mark.parametrize(("age", "fresh"), [(0.0, True), (4.999, True), (5.0, False), (100.0, False)])
 def test_a_reading_counts_while_it_is_fresh(store, age, fresh):
     store.replace([spec()])

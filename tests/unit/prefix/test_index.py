@@ -121,3 +121,39 @@ def test_what_is_withdrawn_leaves_nothing_behind(index):
         index.withdraw(refused, index.record(refused, 0))
     index.check()
     assert (index.blocks, index.entries) == (3, 1)
+
+
+def test_what_capacity_evicts_is_counted_block_by_block(index):
+    index.set_capacity(0, 3)
+    index.record(run(1, 2, 3, 4, 5), 0)
+    assert index.blocks == 3, "nobody can hold more: it is not recorded"
+    assert index.evicted_blocks_total == 0
+    index.record(run(7, 8), 0)
+    assert index.evicted_blocks_total == 2
+
+
+def test_what_is_not_settled_evicts_nobody(index):
+    index.set_capacity(0, 3)
+    index.record(run(1, 2, 3), 0)
+    recorded = index.record(run(7, 8), 0, settled=False)
+    index.check()
+    assert index.match(run(1, 2, 3)).steps == ((1, 3),) and index.match(run(7, 8)).steps == ((1, 2),)
+    index.withdraw(run(7, 8), recorded)
+    index.settle(0)
+    assert (index.blocks, index.evicted_blocks_total) == (3, 0)
+    index.record(run(7, 8), 0, settled=False)
+    index.settle(0)
+    index.check()
+    assert (index.blocks_held[0], index.evicted_blocks_total) == (3, 2)
+
+
+def test_what_the_memory_budget_evicts_is_counted_block_by_block():
+    index = PrefixIndex(bytes_max=20_000, capacity_blocks=1_000_000)
+    recorded = 0
+    for start in range(0, 30_000, 30):
+        index.record(run(*range(start, start + 30)), 0)
+        recorded += 30
+        assert index.bytes_estimate <= 20_000
+    assert 0 < index.blocks < recorded
+    assert index.evicted_blocks_total == recorded - index.blocks_held[0] == recorded - index.blocks
+    index.check()

@@ -108,7 +108,7 @@ def test_what_was_used_last_stays_loaded_after_its_requests_end():
     for uid in range(2):
         tell(made, uid)
     first = decide(made, "sql")
-    made.finish(first.charge, reached=True)
+    made.finish(first.booking, reached=True)
     for uid in range(2):
         tell(made, uid, at=2.0)  # idle engines show no adapter
     assert decide(made, "sql", now=2.0).addresses == first.addresses
@@ -118,12 +118,12 @@ def test_with_more_adapters_than_slots_the_one_used_longest_ago_makes_room():
     made = director(1)
     tell(made, 0, slots=2)
     for model in ("sql", "math", "law"):
-        made.finish(decide(made, model).charge, reached=True)
+        made.finish(decide(made, model).booking, reached=True)
     assert [seconds(decide(made, model))[0] for model in ("law", "math")] == [0.0, 0.0]
     made = director(1)
     tell(made, 0, slots=2)
     for model in ("sql", "math", "law"):
-        made.finish(decide(made, model).charge, reached=True)
+        made.finish(decide(made, model).booking, reached=True)
     assert seconds(decide(made, "sql"))[0] == 0.5
 
 
@@ -139,7 +139,7 @@ def test_a_stale_report_of_full_slots_starves_nobody():
 def test_a_restart_forgets_what_was_loaded():
     made = director(1)
     tell(made, 0, started_at_seconds=1.0)
-    made.finish(decide(made, "sql").charge, reached=True)
+    made.finish(decide(made, "sql").booking, reached=True)
     tell(made, 0, started_at_seconds=2.0)
     assert seconds(decide(made, "sql"))[0] == 0.5
 
@@ -149,10 +149,10 @@ def test_who_left_takes_its_adapters_along_and_releases_quietly():
     tell(made, 0)
     tell(made, 1)
     first = decide(made, "sql")
-    gone = first.charge.endpoint.spec.uid
+    gone = first.booking.endpoint.spec.uid
     made.replace_endpoints([each.spec for each in made.datastore.endpoints if each.spec.uid != gone])
     made.adapters.check()
-    made.finish(first.charge, reached=True)
+    made.finish(first.booking, reached=True)
     made.adapters.check()
     assert set(seconds(decide(made, "sql")).values()) == {0.5}
 
@@ -162,10 +162,10 @@ def test_a_request_that_another_endpoint_served_counts_there():
     tell(made, 0)
     tell(made, 1)
     first = decide(made, "sql")
-    other = next(each for each in made.datastore.endpoints if each is not first.charge.endpoint)
-    assert made.served_by(first.charge, other.spec.address, 1.0)
+    other = next(each for each in made.datastore.endpoints if each is not first.booking.endpoint)
+    assert made.served_by(first.booking, other.spec.address, 1.0)
     made.adapters.check()
-    made.finish(first.charge, reached=True)
+    made.finish(first.booking, reached=True)
     made.adapters.check()
     assert seconds(decide(made, "sql"))[int(other.spec.name)] == 0.0
 
@@ -223,7 +223,7 @@ def test_the_masks_follow_the_books_through_any_history(history):
         if what == "pick":
             open_picks.append(decide(made, value, seed=uid))
         elif what == "end" and open_picks:
-            made.finish(open_picks.pop(value % len(open_picks)).charge, reached=True)
+            made.finish(open_picks.pop(value % len(open_picks)).booking, reached=True)
         elif what == "tell":
             tell(made, uid, running=value)
         elif what == "leave":
@@ -233,5 +233,33 @@ def test_the_masks_follow_the_books_through_any_history(history):
             tell(made, value)
         made.adapters.check()
     for each in open_picks:
-        made.finish(each.charge, reached=True)
+        made.finish(each.booking, reached=True)
+    made.adapters.check()
+
+
+def test_an_idle_adapter_that_the_engine_says_is_loaded_draws_its_requests():
+    """Nobody asked for it through us, and it has no requests: only the engine can tell."""
+    made = director(4)
+    for uid in range(4):
+        tell(made, uid, adapters_loaded=SQL if uid == 2 else NONE)
+    assert decide(made, "sql").addresses[0] == "10.0.0.2:80"
+    assert made.adapters.masks("sql", made.datastore.snapshot(1.0))[0].tolist() == [False, False, True, False]
+
+
+def test_an_adapter_that_the_engine_says_is_gone_is_not_believed_to_be_there():
+    """Without the report the last ones sent count as loaded; with it, only while they have requests."""
+    made = director(1)
+    tell(made, 0)
+    (endpoint,) = made.datastore.endpoints
+    made.adapters.picked(endpoint, "sql")
+    made.adapters.released(endpoint, "sql")
+    snapshot = made.datastore.snapshot(1.0)
+    assert made.adapters.masks("sql", snapshot)[0].tolist() == [True]
+    tell(made, 0, adapters_loaded=frozenset({"math"}))
+    assert made.adapters.masks("sql", snapshot)[0].tolist() == [False]
+    assert made.adapters.masks("math", snapshot)[0].tolist() == [True]
+    made.adapters.picked(endpoint, "sql")
+    assert made.adapters.masks("sql", snapshot)[0].tolist() == [True]
+    made.adapters.released(endpoint, "sql")
+    assert made.adapters.masks("sql", snapshot)[0].tolist() == [False]
     made.adapters.check()

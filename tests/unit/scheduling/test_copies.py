@@ -8,7 +8,7 @@ from picker.api.request import InferenceRequest
 from picker.config import Config
 from picker.director import Director
 from picker.pool.specs import EndpointSpec
-from picker.prefix.matches import Shared
+from picker.prefix.matches import SharedStretch
 from picker.scheduling.columns import unmatched_tokens
 from picker.scheduling.scheduler import copy_weights
 
@@ -20,18 +20,18 @@ def weigh(shared, **more):
 
 def test_a_token_weighs_one_over_one_plus_its_later_uses():
     """0.1 new continuations a second, 120 s, shared with two holders: 12 / 3 = 4 uses."""
-    assert weigh([Shared(8, 0.1, 2)]) == [(8 * 256.0, pytest.approx(1 / 5))]
+    assert weigh([SharedStretch(8, 0.1, 2)]) == [(8 * 256.0, pytest.approx(1 / 5))]
 
 
 def test_what_is_never_asked_for_again_weighs_in_full():
-    assert weigh([Shared(8, 0.0, 1)]) == [(2048.0, 1.0)]
+    assert weigh([SharedStretch(8, 0.0, 1)]) == [(2048.0, 1.0)]
 
 
 def test_the_floor_and_the_fullness_hold():
-    assert weigh([Shared(1, 1000.0, 1)])[0][1] == 0.1
-    assert weigh([Shared(1, 1000.0, 1)], fullness=0.25)[0][1] == pytest.approx(0.1 + 0.9 * 0.25)
-    assert weigh([Shared(1, 1000.0, 1)], fullness=0.5)[0][1] == 1.0
-    assert weigh([Shared(1, 1000.0, 1)], fullness=1.0)[0][1] == 1.0
+    assert weigh([SharedStretch(1, 1000.0, 1)])[0][1] == 0.1
+    assert weigh([SharedStretch(1, 1000.0, 1)], fullness=0.25)[0][1] == pytest.approx(0.1 + 0.9 * 0.25)
+    assert weigh([SharedStretch(1, 1000.0, 1)], fullness=0.5)[0][1] == 1.0
+    assert weigh([SharedStretch(1, 1000.0, 1)], fullness=1.0)[0][1] == 1.0
 
 
 def test_each_stretch_counts_at_its_own_weight():
@@ -48,7 +48,7 @@ def test_a_preamble_held_together_takes_its_room_once():
     for number in range(5):
         prompt = preamble + Random(number + 10).randbytes(2 * 1024)
         request = InferenceRequest(api="completions", prompt=prompt, prompt_bytes=len(prompt))
-        charges.append(director.decide(request, now=float(number), rng=Random(1)).charge)
+        charges.append(director.decide(request, now=float(number), rng=Random(1)).booking)
     (endpoint,) = director.datastore.endpoints
     whole, own = 10 * 256.0, 2 * 256.0
     # Three continuations make a preamble shared; the fourth and fifth find it so.

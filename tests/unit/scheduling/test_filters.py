@@ -32,11 +32,11 @@ def picked(made, *, model="m", seeds=40, **more):
     for seed in range(seeds):
         decision = made.decide(InferenceRequest(api="other", model=model), now=1.0, rng=Random(seed), **more)
         if isinstance(decision, Picked):
-            made.finish(decision.charge, reached=True)
-            seen.add(int(decision.charge.endpoint.spec.uid))
+            made.finish(decision.booking, reached=True)
+            seen.add(int(decision.booking.endpoint.spec.uid))
         else:
             assert isinstance(decision, Unavailable)
-            seen.add(decision.reason_word)
+            seen.add(decision.reason_word)  # type: ignore[arg-type]
     return seen
 
 
@@ -126,7 +126,7 @@ def test_ejection_never_widens_what_filters_left():
     made = director({"tier": "gold"}, {})
     for _ in range(3):
         decision = made.decide(InferenceRequest(api="other"), now=1.0, rng=Random(1), hints=asking("tier=gold"))
-        made.answered(decision.charge, 503, 1.0)
-        made.finish(decision.charge, reached=True)
+        made.answered(decision.booking, 503, 1.0)
+        made.finish(decision.booking, reached=True)
     assert made.ejection.ejected(1.0) == [0]
     assert picked(made, hints=asking("tier=gold")) == {0} and picked(made) == {1}

@@ -62,9 +62,9 @@ def test_one_odd_answer_moves_little(rates):
 
 def test_a_slot_with_a_new_life_knows_nothing(rates):
     rates.observe_prefill(0, 5000, 100.0, now=0.0)
-    rates.adopt(0)
+    rates.adopt([0])
     assert rate(rates) == pytest.approx(10_000)
-    rates.adopt(500)
+    rates.adopt([500])
     assert len(rates.rate_inverse) > 500 and rate(rates, 499) == pytest.approx(10_000)
 
 
@@ -160,13 +160,13 @@ def test_a_busy_hour_makes_nobody_slow(rates):
 def test_nobody_knows_it_yet_so_it_is_like_the_others(rates):
     teach(rates, 100, [1 / 30_000] * 3, slots=range(3))
     assert rates.slowness[3] == 1.0 and rates.slowness[:3] == pytest.approx(1.0)
-    rates.adopt(3)
+    rates.adopt([3])
     rates.observe_prefill(3, 4000, 4.0, now=0.0)  # thirty times as long, once
     assert rates.slowness[3] < 2.0
 
 
 def test_slowness_is_forgotten_with_the_endpoint_and_where_learning_ends(rates):
-    for forget in (lambda: rates.adopt(3), lambda: rates.reconfigure(Routing(learn=False), models_max=3)):
+    for forget in (lambda: rates.adopt([3]), lambda: rates.reconfigure(Routing(learn=False), models_max=3)):
         teach(rates, 60, [1 / 30_000] * 3 + [1 / 9_000])
         assert rates.slowness[3] > 2
         forget()
@@ -202,6 +202,19 @@ def test_slowness_fades_where_nothing_teaches_any_more(rates):
     assert rates.slowness[0] > 1 and rates.fade_due_at_seconds == 2060.0
 
 
+def test_what_is_faster_than_the_others_does_not_fade(rates):
+    """It gets requests to learn from: nothing has to bring it back."""
+    for _ in range(60):
+        for slot in range(3):
+            rates.observe_prefill(slot, 4000, 0.1 if slot == 0 else 1.0, now=100.0)
+    fast = rates.slowness[0]
+    assert fast < 0.7
+    assert rates.slowness[1] > 1, "the others are slower than the pool, and fade"
+    for second in (200.0, 400.0, 1000.0):
+        rates.fade(second)
+    assert rates.slowness[0] == fast and rates.slowness[1] == 1.0
+
+
 def test_an_endpoint_that_recovered_gets_work_again():
     """Four servers at a tenth of their load; one is ten times as slow for ten minutes, then as fast as the others."""
     director = Director(Config())
@@ -222,11 +235,11 @@ def test_an_endpoint_that_recovered_gets_work_again():
         prompt = rng.randbytes(rng.choice([8, 16, 24]) * 1024)
         request = InferenceRequest(api="completions", prompt=prompt, prompt_bytes=len(prompt), stream=True)
         decision = director.decide(request, now=now, rng=rng, first_chunk_visible=True)
-        slot = decision.charge.endpoint.slot
+        slot = decision.booking.endpoint.slot
         factor = 10.0 if slot == 0 and 60.0 <= now < 660.0 else 1.0
         free[slot] = max(free[slot], now) + factor * len(prompt) / 4 / 30_000
-        heappush(events, (free[slot], number, False, decision.charge))
-        heappush(events, (free[slot] + 2.0, number, True, decision.charge))
+        heappush(events, (free[slot], number, False, decision.booking))
+        heappush(events, (free[slot] + 2.0, number, True, decision.booking))
         if now >= 660.0 and slot == 0 and first_work_at is None:
             first_work_at = now
         if now >= 960.0:

@@ -48,7 +48,7 @@ def build(state) -> tuple[Director, InferenceRequest, list[str] | None, Rule]:
     wp, wq, wk = state["weights"]
     director = Director(
         Config(
-            weights=Weights(prefix=wp, queue=wq, kv=wk),
+            weights=Weights(prefix=wp, queue=wq, kv=wk, eviction=0.0),
             threshold=state["threshold"],
             epsilon=0.0,
             routing=Routing(shared_weight=1.0),
@@ -63,7 +63,7 @@ def build(state) -> tuple[Director, InferenceRequest, list[str] | None, Rule]:
     hashes = block_hashes(chain_seed("m", None), [prompt])
     for name, given_one in zip(names, state["endpoints"], strict=True):
         endpoint = director.datastore.find(name)
-        one = One(name, slowness=given_one["slowness"])
+        one = One(name, slowness=given_one["slowness"], foreign=None, capacity=None)
         director.rates.slowness[endpoint.slot] = one.slowness
         waiting_for_first = 0
         for prefill, context, begun in given_one["charges"]:
@@ -92,16 +92,21 @@ def build(state) -> tuple[Director, InferenceRequest, list[str] | None, Rule]:
                 one.utilization = given_one["utilization"]
                 if given_one["waiting"] is not None:
                     one.foreign = max(0, given_one["waiting"] - waiting_for_first)
+            if given_one["utilization"] is not None and one.d:  # all that were in flight then still are
+                foreign = 0 if given_one["waiting"] is None else max(0, given_one["waiting"] - waiting_for_first)
+                one.last = (1.0, given_one["utilization"], foreign)
         one.matched_blocks = int(given_one["share"] * full)
-        if one.matched_blocks:
-            director.index.set_capacity(endpoint.slot, 10_000)
-            director.index.record(hashes[: one.matched_blocks], endpoint.slot, NOW)
         one.stands = given_one["stands"] or not state["use_subset"]
         if given_one["ejected"]:
             for _ in range(3):
                 charge = Charge(endpoint, prefill_tokens=0.0, context_tokens=0.0, memory_tokens=0.0, now=NOW)
                 director.ejection.failed(endpoint, charge, NOW, director.config.ejection)
         rule.endpoints.append(one)
+    for one in rule.endpoints:  # after all capacities are known, which size the index
+        if one.matched_blocks:
+            slot = director.datastore.find(one.name).slot
+            director.index.set_capacity(slot, 10_000)
+            director.index.record(hashes[: one.matched_blocks], slot, NOW)
     subset = [one.name for one in rule.endpoints if one.stands] if state["use_subset"] else None
     ejected = {name for name, given_one in zip(names, state["endpoints"], strict=True) if given_one["ejected"]}
     if any(one.stands and one.name not in ejected for one in rule.endpoints):  # else ejection is ignored

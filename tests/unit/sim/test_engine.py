@@ -81,6 +81,37 @@ A_REUSED_TAIL = [
 @settings(max_examples=100, deadline=None)
 @example(A_REUSED_TAIL)
 @given(arrivals_strategy)
+def test_what_is_told_of_the_cache_is_the_cache(drawn):
+    """Blocks that were stored, less those that were removed: at any time those that a prompt could hit."""
+    server = ModelServer(SMALL)
+    told: set[int] = set()
+    server.on_stored = lambda name, ids, start, stop: told.update(ids[start:stop])
+    server.cache.on_removed = told.difference_update
+    arrivals, at = [], 0.0
+    for name, (pause, stream, prompt, output, _) in enumerate(drawn):
+        at += pause + 1e-6
+        arrivals.append((at, name, prompt, output, chain(stream, 640)))
+    for at, *rest in arrivals:
+        server.advance(at)
+        server.submit(at, EngineRequest(*rest))
+        assert server.cache.match(rest[-1], 40).blocks == _agreed(rest[-1], told)
+    while (next_at := server.next_event_at()) is not None:
+        server.advance(next_at)
+        for stream in range(6):
+            assert server.cache.match(chain(stream, 640), 40).blocks == _agreed(chain(stream, 640), told)
+    assert len(told) == server.cache.cached
+
+
+def _agreed(ids, told):
+    count = 0
+    while count < len(ids) and ids[count] in told:
+        count += 1
+    return count
+
+
+@settings(max_examples=100, deadline=None)
+@example(A_REUSED_TAIL)
+@given(arrivals_strategy)
 def test_every_event_is_where_a_step_by_step_simulation_has_it(drawn):
     arrivals, aborts, at = [], [], 0.0
     for name, (pause, stream, prompt, output, gone) in enumerate(drawn):

@@ -13,7 +13,7 @@ def tokens_of(said):
     tokens, head = [], ()
     for segment, count in said:
         tokens += [(head, segment, position) for position in range(count)]
-        head = (*head, (segment, count))
+        head = (*head, (segment, count))  # type: ignore[assignment]
     return tokens
 
 

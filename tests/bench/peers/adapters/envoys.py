@@ -10,9 +10,9 @@ from importlib import metadata
 
 import psutil
 
+from picker.lab.children import Child, ChildError
+from picker.lab.envoy import Balancing, EnvoyConfig, EnvoyError, EnvoyProcess
 from picker.pool.specs import split_address
-from picker.sim.children import Child, ChildError
-from picker.sim.envoy import Balancing, EnvoyConfig, EnvoyError, EnvoyProcess
 from tests.bench.peers.adapters.contract import Contestant, Running, Start, StartError
 
 SERVE = ("serve", "--insecure", "--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0")

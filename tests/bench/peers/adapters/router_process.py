@@ -18,11 +18,11 @@ from typing import IO
 import aiohttp
 import msgspec
 
-from picker.sim.child import dying_with_us
-from picker.sim.children import end
+from picker.lab.child import dying_with_us
+from picker.lab.children import end
 from tests.bench.peers import environments
 from tests.bench.peers.adapters.contract import Contestant, Running, StartError
-from tests.bench.processes import free_ports
+from tests.ports import free_ports
 
 START_SECONDS_MAX = 20.0
 STOP_SECONDS_MAX = 3.0

@@ -1,0 +1,3 @@
+"""Of the compiled build only: see _excerpt.c."""
+
+def excerpt(page: bytes, stems: tuple[bytes, ...], /) -> bytes: ...

@@ -1,0 +1,140 @@
+"""Text that engines leave out before they hash, requests for which they do not look up, and answers that hide work."""
+
+import pytest
+
+from picker.api.model_name import in_form
+
+LINE = "x-anthropic-billing-header: cc_version=2.1.197.%s; cc_entrypoint=cli; cch=%s;"
+SYSTEM = "You are a coding agent. " * 60
+
+
+def with_line(form: str, number: int) -> dict[str, object]:
+    """A body whose billing line is another in each request, in one of the forms that clients give it."""
+    line = LINE % (f"{number:03}", f"{number:05}")
+    user = {"role": "user", "content": "hi"}
+    blocks = [{"type": "text", "text": line}, {"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}]
+    forms: dict[str, dict[str, object]] = {
+        "a block": {"system": blocks, "messages": [user]},
+        "the first line of a string": {"system": f"{line}\n{SYSTEM}", "messages": [user]},
+        "an inline message": {"messages": [{"role": "system", "content": blocks}, user]},
+        "an inline string": {"messages": [{"role": "system", "content": f"{line}\n{SYSTEM}"}, user]},
+        "alone": {"system": line, "messages": [{"role": "user", "content": SYSTEM}]},
+    }
+    return forms[form]
+
+
+@pytest.mark.parametrize(
+    "form", ["a block", "the first line of a string", "an inline message", "an inline string", "alone"]
+)
+@pytest.mark.parametrize("pad", [0, 20_000])
+def test_claude_codes_billing_line_is_left_out(read, form, pad):
+    first, second = (read("/v1/messages", **with_line(form, n), metadata={"p": "x" * pad}).prompt for n in (1, 2))
+    assert first == second and SYSTEM.encode() in first and b"billing" not in first
+
+
+def test_what_only_looks_like_it_is_text(read):
+    for system in (
+        "about x-anthropic-billing-header: lines",
+        "x-anthropic-billing: 1",
+        "X-Anthropic-Billing-Header: x",
+    ):
+        assert system.encode() in read("/v1/messages", system=system, messages=[]).prompt
+    in_chat = [{"role": "system", "content": LINE % ("1", "2")}]
+    assert b"billing" in read("/v1/chat/completions", messages=in_chat).prompt, "vLLM drops it for Anthropic's API only"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "reads"),
+    [
+        ("/v1/completions", {"echo": True, "logprobs": 1}, False),
+        ("/v1/completions", {"echo": True, "logprobs": 0}, False),
+        ("/v1/completions", {"echo": True}, True),
+        ("/v1/completions", {"logprobs": 5}, True),
+        ("/v1/completions", {"prompt_logprobs": 0}, False),
+        ("/v1/completions", {"echo": False, "logprobs": 1, "prompt_logprobs": None}, True),
+        ("/v1/chat/completions", {"prompt_logprobs": 1}, False),
+        ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 5}, True),
+        ("/generate", {"parameters": {"decoder_input_details": True}}, False),
+        ("/generate", {"sampling_params": {"prompt_logprobs": 1}}, False),
+        ("/generate", {"return_logprob": True, "logprob_start_len": 0}, False),
+        ("/generate", {"return_logprob": True}, True),
+        ("/generate", {"return_logprob": True, "logprob_start_len": -1}, True),
+        ("/completion", {"cache_prompt": False}, False),
+        ("/completion", {"cache_prompt": True}, True),
+    ],
+)
+def test_requests_for_which_engines_do_not_read_their_cache(read, path, fields, reads):
+    prompt = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {"prompt": "x"}
+    assert read(path, **prompt, **fields).reads_cache is reads
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "choices", "sequences"),
+    [
+        ("/v1/chat/completions", {"messages": [], "n": 32}, 32, 32),
+        ("/v1/completions", {"prompt": ["a", "b", "c"], "n": 4}, 4, 12),
+        ("/v1/completions", {"prompt": [[1], [2]], "best_of": 3}, 3, 6),
+        ("/v1/completions", {"prompt": "a", "n": 10**9}, 1024, 1024),
+        ("/v1/completions", {"prompt": "a", "n": "x"}, 1, 1),
+        ("/generate", {"text": ["a", "b"], "sampling_params": {"n": 3}}, 3, 6),
+        ("/vertex_generate", {"instances": [{"text": "a"}] * 5}, 1, 5),
+        ("/v1/chat/completions/batch", {"messages": [[], [], []]}, 1, 3),
+    ],
+)
+def test_what_one_answer_hides_is_counted(read, path, fields, choices, sequences):
+    request = read(path, **fields)
+    assert (request.choices, request.sequences) == (choices, sequences)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "sized"),
+    [
+        ("/v1/chat/completions", {"messages": []}, True),
+        ("/v1/chat/completions", {"messages": [], "truncate_prompt_tokens": 5}, False),
+        ("/v1/responses", {"input": "x"}, True),
+        ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, False),
+        ("/v1/responses", {"input": "x", "conversation": {"id": "conv_1"}}, False),
+        ("/vertex_generate", {"instances": [{"text": "a"}, {"text": "b"}]}, False),
+    ],
+)
+def test_bytes_and_tokens_that_count_other_things_are_no_sample(read, path, fields, sized):
+    assert read(path, **fields).sized is sized
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "reports"),
+    [
+        ("/v1/chat/completions", {"messages": [], "stream_options": {"include_usage": True}}, True),
+        ("/v1/chat/completions", {"messages": [], "stream_options": {"include_usage": "true"}}, True),
+        ("/v1/chat/completions", {"messages": [], "stream_options": {"include_usage": False}}, False),
+        ("/v1/chat/completions", {"messages": []}, False),
+        ("/v1/completions", {"prompt": "x", "stream_options": None}, False),
+        ("/v1/messages", {"messages": []}, True),
+        ("/v1/responses", {"input": "x"}, True),
+    ],
+)
+def test_which_streams_tell_their_counts(read, path, fields, reports):
+    assert read(path, **fields).reports_usage is reports
+
+
+def form(*fields: tuple[str, bytes], file: bytes = b"", ahead: bool = True) -> bytes:
+    """A form as httpx and curl write it (RFC 7578)."""
+    parts = [b'--B\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n' % (n.encode(), v) for n, v in fields]
+    upload = b'--B\r\nContent-Disposition: form-data; name="file"; filename="model"\r\nContent-Type: audio/wav\r\n\r\n'
+    return b"".join([*parts, upload + file + b"\r\n"] if ahead else [upload + file + b"\r\n", *parts]) + b"--B--\r\n"
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("size", [0, 500_000])
+def test_the_model_of_a_form_is_found_before_and_behind_its_file(ahead, size):
+    body = form(("language", b"en"), ("model", b"whisper-1"), file=b"\0" * size, ahead=ahead)
+    assert in_form("multipart/form-data; boundary=B", body) == "whisper-1"
+    assert in_form("multipart/form-data; boundary=B", memoryview(body)) == "whisper-1"
+
+
+def test_a_form_without_a_model_names_none():
+    assert in_form("multipart/form-data; boundary=B", form(("x", b"model"), file=b'name="model"')) is None
+    assert in_form("multipart/form-data", b"") is None
+    assert in_form("application/x-www-form-urlencoded", b"x=1&model=a%2Fb") == "a/b"
+    assert in_form("application/x-www-form-urlencoded", b"x" * 100_000) is None
+    assert in_form("text/plain", b"model=x") is None
