@@ -28,12 +28,14 @@ TIERS_TO = os.environ.get("PICKER_TIERS_TO")
 
 
 class TierTimes:
-    """Seconds, counts and reasons by tier: the folder under tests/."""
+    """Seconds, counts and reasons by tier (the folder under tests/), and which tests failed."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._tiers: dict[str, dict[str, float]] = {}
         self._skips: list[tuple[str, str]] = []
+        self._failed: dict[str, None] = {}
+        self._crashed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = report.nodeid.split("/")[1]
@@ -44,11 +46,15 @@ class TierTimes:
             self._skips.append((name, report.longrepr[2].removeprefix("Skipped: ")))
         elif report.failed:
             tier["failed"] += 1
+            self._failed[report.nodeid] = None
+            self._crashed |= report.when == "???"
         elif report.when == "call":
             tier["passed"] += 1
 
     def pytest_sessionfinish(self) -> None:
-        self._file.write_text(json.dumps({"tiers": self._tiers, "skips": self._skips}), "utf-8")
+        # Who ends the interpreter (xdist says "???") is not to be tried again: a kernel may have done it.
+        failed = [] if self._crashed else list(self._failed)
+        self._file.write_text(json.dumps({"tiers": self._tiers, "skips": self._skips, "failed": failed}), "utf-8")
 
 
 def pytest_configure(config: pytest.Config) -> None:

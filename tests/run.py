@@ -1,7 +1,9 @@
 """`make test` and `make test-quick`: the steps in order, and at the end a table of what each took and what was skipped.
 
 A step that fails ends the run, and the table says so. Files of tests run side by side (pytest-xdist), those of one
-file one after the other, so that what a file starts is started once.
+file one after the other, so that what a file starts is started once. A few tests that failed among others run again
+alone: most start programs and wait for them, and on two busy cores one of seven thousand meets a pause that is no
+fault. What passes only then is named under the table.
 """
 
 import argparse
@@ -31,6 +33,9 @@ COMPILED_TESTS = (
 WORKERS = min(4, (os.cpu_count() or 1) + 1)
 """Many tests wait for other processes, so one more than there are cores; a file's tests stay together."""
 
+AGAIN = 3
+"""More failed tests than this are no accident, and none of them runs again."""
+
 
 class Failed(Exception):
     """A step ended with a failure; the run ends with its exit code."""
@@ -56,6 +61,7 @@ class Run:
 
     rows: list[Row] = field(default_factory=list)
     skips: list[tuple[str, str]] = field(default_factory=list)
+    only_alone: list[tuple[str, str]] = field(default_factory=list)
 
     def step(self, name: str, *command: str) -> None:
         """One command. Raises `Failed`."""
@@ -67,19 +73,28 @@ class Run:
             raise Failed(name, code)
 
     def tests(self, build: str, *paths: str, python: str = sys.executable) -> None:
-        """One pytest run, in the tree of that build. Raises `Failed`."""
+        """One pytest run, in the tree of that build, and a second of what failed. Raises `Failed`."""
         tree, environment = ROOT, dict(os.environ)
         if build == "compiled":
             tree = COMPILED
             environment |= {"PICKER_COMPILED": "1", "PYTHONPATH": str(COMPILED)}
         print(f"== {build}: {' '.join(paths)}", flush=True)
+        failed: list[str] = []
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder, "tiers.json")
             environment["PICKER_TIERS_TO"] = str(report)
-            command = [python, "-m", "pytest", "-n", str(WORKERS), "--dist", "loadfile", *paths]
-            code = subprocess.run(command, cwd=tree, env=environment, check=False).returncode
+            pytest = [python, "-m", "pytest"]
+            crowd = [*pytest, "-n", str(WORKERS), "--dist", "loadfile", *paths]
+            code = subprocess.run(crowd, cwd=tree, env=environment, check=False).returncode
             if report.exists():
-                self._add(build, json.loads(report.read_text("utf-8")))
+                found = json.loads(report.read_text("utf-8"))
+                self._add(build, found)
+                failed = found["failed"]
+            if 0 < len(failed) <= AGAIN:
+                print(f"== {build}: again, alone: {' '.join(failed)}", flush=True)
+                del environment["PICKER_TIERS_TO"]
+                code = subprocess.run([*pytest, *failed], cwd=tree, env=environment, check=False).returncode
+                self.only_alone += [(build, test) for test in failed if not code]
         if code:
             raise Failed(f"tests, {build}", code)
 
@@ -108,6 +123,9 @@ def table(run: Run, clock_seconds: float) -> str:
             lines.append(f"{len(tiers):>5}  {reason} ({', '.join(dict.fromkeys(tiers))})")
     else:
         lines.append("Nothing was skipped.")
+    if run.only_alone:
+        lines += ["", "Failed among others and passed alone; look at what they wait for:"]
+        lines += [f"       {test} ({build})" for build, test in run.only_alone]
     return "\n".join(lines)
 
 

@@ -174,6 +174,7 @@ def test_one_that_is_killed_cuts_what_runs_through_it(upstream: Upstream, tmp_pa
             wait_until(lambda: picker.in_flight() == 1, "the long answer is not in the books", 10)
             os.kill(envoy.pid, signal.SIGKILL)
             ends = {cut_or_whole(lambda: long.read_body(head)), cut_or_whole(half.response)}
+        wait_until(lambda: not envoy.is_running(), "the kernel has not closed its listener yet", 10)
         found["killed: running answers, requests half sent"] = " and ".join(ends)
         with pytest.raises(ConnectionRefusedError):
             Http1Client(envoy.port)

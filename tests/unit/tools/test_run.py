@@ -1,12 +1,15 @@
-"""The table at the end of `make test`, and that a slow test fails alone."""
+"""The table at the end of `make test`, that a slow test fails alone, and which tests run again."""
 
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
-from tests.run import ROOT, Row, Run, spoken, table
+import pytest
+
+from tests.run import AGAIN, ROOT, Failed, Row, Run, spoken, table
 
 CONFTEST = (ROOT / "tests" / "conftest.py").read_text("utf-8")
 SLOW = """
@@ -26,6 +29,16 @@ def slow_fixture(): time.sleep(60)
 def test_has_a_slow_fixture(slow_fixture): pass
 def test_is_fast(): pass
 def test_cannot(): pytest.skip("no such thing here")
+"""
+FAILS_ONCE = """
+from pathlib import Path
+
+def test_fails_once():
+    ran = Path("{file}")
+    before, _ = ran.exists(), ran.touch()
+    assert before
+
+def test_passes(): pass
 """
 
 
@@ -48,6 +61,46 @@ def test_a_slow_test_fails_alone_and_each_tier_is_counted(tmp_path: Path) -> Non
     assert counts == {"passed": 1, "failed": 5, "skipped": 1}
     assert found["tiers"]["slow"]["seconds"] > 1
     assert found["skips"] == [["slow", "no such thing here"]]
+    assert len(found["failed"]) == 5 and "tests/slow/test_slow.py::test_sleeps" in found["failed"]
+
+
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tests: str) -> Run:
+    """A run whose tree has that one file of tests in it, tests/envoy/test_one.py."""
+    folder = tmp_path / "tests" / "envoy"
+    folder.mkdir(parents=True)
+    (folder / "test_one.py").write_text(tests)
+    (tmp_path / "tests" / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text("utf-8"))
+    monkeypatch.setattr("tests.run.ROOT", tmp_path)
+    return Run()
+
+
+def test_what_fails_among_others_and_passes_alone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = project(tmp_path, monkeypatch, FAILS_ONCE.format(file=tmp_path / "ran"))
+    run.tests("interpreted", "tests")
+    (row,) = run.rows
+    assert row.counts == Counter(passed=1, failed=1, skipped=0)
+    assert run.only_alone == [("interpreted", "tests/envoy/test_one.py::test_fails_once")]
+    assert table(run, 1).splitlines()[-2:] == [
+        "Failed among others and passed alone; look at what they wait for:",
+        "       tests/envoy/test_one.py::test_fails_once (interpreted)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        pytest.param("def test_fails(): assert False", id="a test that fails alone too"),
+        pytest.param("import no_such_module", id="a file that cannot be read"),
+        pytest.param("import os\ndef test_dies(): os._exit(1)", id="a test that ends its interpreter"),
+        pytest.param(FAILS_ONCE + "\n".join(f"def test_{n}(): assert 0" for n in range(AGAIN)), id="one too many"),
+    ],
+)
+def test_what_is_no_accident_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tests: str) -> None:
+    run = project(tmp_path, monkeypatch, tests.format(file=tmp_path / "ran"))
+    with pytest.raises(Failed, match="tests, interpreted"):
+        run.tests("interpreted", "tests")
+    assert run.only_alone == []
 
 
 def test_the_table_says_what_took_how_long_and_what_was_skipped_and_why() -> None:
