@@ -25,7 +25,7 @@ class Plugin(msgspec.Struct):
     used: bool = False
 
 
-class Found(msgspec.Struct):
+class FoundConfig(msgspec.Struct):
     """An EndpointPickerConfig, and the key of the ConfigMap that held it."""
 
     document: dict[str, Any]
@@ -67,12 +67,12 @@ def find_document(text: str, key: str | None = None) -> tuple[dict[str, Any], li
     return found[0].document, [each.key for each in found[1:] if each.key is not None]
 
 
-def _candidates(document: Any) -> list[Found]:
+def _candidates(document: Any) -> list[FoundConfig]:
     """The document itself, or what a ConfigMap holds, in its order. `kubectl get -o yaml` of several is a List."""
     if not isinstance(document, dict):
         return []
     if document.get("kind") == KIND:
-        return [Found(document)]
+        return [FoundConfig(document)]
     if document.get("kind") in ("List", "ConfigMapList"):
         items = document.get("items")
         return [inner for item in items for inner in _candidates(item)] if isinstance(items, list) else []
@@ -86,7 +86,7 @@ def _candidates(document: Any) -> list[Found]:
         except (yaml.YAMLError, RecursionError, *MISSPOKEN_YAML):
             continue
         if isinstance(inner, dict) and inner.get("kind") == KIND:
-            found.append(Found(inner, str(key)))
+            found.append(FoundConfig(inner, str(key)))
     return found
 
 

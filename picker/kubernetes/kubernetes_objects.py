@@ -67,7 +67,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     target_ports: tuple[int, ...]
 
 
-class Objective(msgspec.Struct, frozen=True, kw_only=True):
+class InferenceObjective(msgspec.Struct, frozen=True, kw_only=True):
     """An InferenceObjective: the priority that requests may ask for by its name."""
 
     uid: str
@@ -261,7 +261,7 @@ def read_pool(raw: bytes | msgspec.Raw) -> Sighting[Pool] | Unreadable:
     return Sighting(meta.resource_version, seen)
 
 
-def read_objective(raw: bytes | msgspec.Raw) -> Sighting[Objective] | Unreadable:
+def read_objective(raw: bytes | msgspec.Raw) -> Sighting[InferenceObjective] | Unreadable:
     """A v1alpha2 InferenceObjective of either group. No priority means 0 (its type's documentation)."""
     try:
         objective = _OBJECTIVE.decode(raw)
@@ -270,7 +270,7 @@ def read_objective(raw: bytes | msgspec.Raw) -> Sighting[Objective] | Unreadable
     meta, spec = objective.metadata, objective.spec
     if not (meta.uid and meta.name):
         return _malformed(raw, "metadata.uid or metadata.name is empty")
-    seen = Objective(
+    seen = InferenceObjective(
         uid=meta.uid,
         name=meta.name,
         namespace=meta.namespace,

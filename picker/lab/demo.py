@@ -19,7 +19,7 @@ from rich.console import Console
 
 from picker.lab.children import Child, ChildError
 from picker.lab.demo_screen import DemoScreen, RunOutcome
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyError, EnvoyProcess, envoy_binary
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, EnvoyError, EnvoyProcess, envoy_binary
 from picker.lab.load_client import LoadClient
 from picker.sim.draws import Lengths
 from picker.sim.prompts import Session
@@ -255,7 +255,7 @@ async def _stage(options: DemoOptions) -> AsyncIterator[_Stage]:
             balancing=Balancing.ORIGINAL_DST,
             picker_address=grpc,
             listener_port=options.port,
-            response_body=BodyMode.STREAMED,  # so that it sees first tokens and usage, and can show them
+            response_body=BodySendMode.STREAMED,  # so that it sees first tokens and usage, and can show them
         )
         urls = {
             name: stack.enter_context(EnvoyProcess(config)).url

@@ -26,11 +26,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from picker.lab.child import dying_with_us
-from picker.lab.envoy_config import Balancing, BodyMode, EnvoyConfig, UpstreamProtocol, build
+from picker.lab.envoy_config import Balancing, BodySendMode, EnvoyConfig, UpstreamProtocol, build
 
 __all__ = [
     "Balancing",
-    "BodyMode",
+    "BodySendMode",
     "EnvoyConfig",
     "EnvoyError",
     "EnvoyProcess",

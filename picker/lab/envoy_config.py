@@ -30,7 +30,7 @@ EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 Json = dict[str, Any]
 
 
-class BodyMode(StrEnum):
+class BodySendMode(StrEnum):
     """How Envoy shows a body to the picker (ext_proc `ProcessingMode.BodySendMode`)."""
 
     NONE = "NONE"
@@ -73,8 +73,8 @@ class EnvoyConfig(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: tuple[str, ...] = ()
     picker_address: str | None = None
     picker_tls: bool = False
-    request_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
-    response_body: BodyMode = BodyMode.NONE
+    request_body: BodySendMode = BodySendMode.FULL_DUPLEX_STREAMED
+    response_body: BodySendMode = BodySendMode.NONE
     trailers: bool = True
     """Show trailers to the picker, in both directions."""
     failure_mode_allow: bool = False
@@ -168,7 +168,7 @@ def _manager(config: EnvoyConfig) -> Json:
     if config.websocket:
         upgrade: Json = {"upgrade_type": "websocket"}
         if config.websocket_headers_only:
-            none = BodyMode.NONE
+            none = BodySendMode.NONE
             upgrade["filters"] = _filters(msgspec.structs.replace(config, request_body=none, response_body=none))
         manager["upgrade_configs"] = [upgrade]
     if config.strip_destination:
@@ -195,7 +195,7 @@ def _filters(config: EnvoyConfig) -> list[Json]:
 
 
 def _ext_proc_filter(config: EnvoyConfig) -> Json:
-    duplex = BodyMode.FULL_DUPLEX_STREAMED
+    duplex = BodySendMode.FULL_DUPLEX_STREAMED
     sends = {True: "SEND", False: "SKIP"}
     return {
         "name": "envoy.filters.http.ext_proc",

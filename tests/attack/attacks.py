@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig
 from tests.attack.engines import TRICKS
 from tests.attack.on_envoy import (
     BUFFERED_SAMPLE,
@@ -433,7 +433,7 @@ def nobody(count: int) -> Callable[[Sequence[str]], str]:
 FULL_DUPLEX_ENVOY = EnvoyConfig(
     picker_address="127.0.0.1:1",
     balancing=Balancing.ORIGINAL_DST,
-    request_body=BodyMode.FULL_DUPLEX_STREAMED,
+    request_body=BodySendMode.FULL_DUPLEX_STREAMED,
     message_timeout_seconds=30.0,
 )
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from picker.lab.child import dying_with_us
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, EnvoyProcess
 from tests.attack.raw import CHAT, RST_STREAM, Raw, frame, request_body, request_headers
 from tests.bench.processes import TREE, environment
 
@@ -81,8 +81,8 @@ class System:
         made = EnvoyConfig(
             picker_address=f"127.0.0.1:{self.picker_port}",
             balancing=Balancing.ORIGINAL_DST,
-            request_body=BodyMode.FULL_DUPLEX_STREAMED,
-            response_body=BodyMode.STREAMED,
+            request_body=BodySendMode.FULL_DUPLEX_STREAMED,
+            response_body=BodySendMode.STREAMED,
         )
         self.envoy = self._stack.enter_context(EnvoyProcess(made))
         time.sleep(2.0)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, EnvoyProcess
 from tests.bench.decision import SIZES, chat_body
 from tests.bench.processes import (
     INTERPRETED,
@@ -33,7 +33,7 @@ RATES = {"2 KB": 500.0, "32 KB": 500.0, "400 KB": 100.0}
 SCRAPED = 100
 """Endpoints of the cells that scrape many: each has a metrics page of its own and takes requests."""
 
-DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
+DUPLEX = BodySendMode.FULL_DUPLEX_STREAMED
 EVENTS, EVENT_SECONDS = 1_000, 0.02
 SEPARATOR = b"\x00\x00bench\x00\x00"
 
@@ -46,7 +46,7 @@ class Variant(NamedTuple):
     """One way to run the picker."""
 
     transport: str
-    response: BodyMode = BodyMode.NONE
+    response: BodySendMode = BodySendMode.NONE
     tls: bool = False
     endpoints: int = ENDPOINTS
     sizes: Sequence[str] = tuple(SIZES)
@@ -57,7 +57,7 @@ class Variant(NamedTuple):
     def name(self) -> str:
         if not self.decides:
             return "ext_proc that decides nothing, responses left alone"
-        answers = "left alone" if self.response == BodyMode.NONE else "echoed"
+        answers = "left alone" if self.response == BodySendMode.NONE else "echoed"
         extra = ", TLS" * self.tls + f", {self.endpoints} endpoints" * (self.endpoints != ENDPOINTS)
         build = ", interpreted" * (self.tree is not TREE)
         return f"picker {self.transport}{build}, responses {answers}{extra}"
@@ -75,10 +75,12 @@ def variants(transports: Sequence[str], sizes: Sequence[str]) -> list[Variant]:
     ends = [size for size in sizes if size != "32 KB"]
     found = [Variant("h2", sizes=ends, decides=False)]
     found += [
-        Variant(transport, response, sizes=sizes) for transport in transports for response in (BodyMode.NONE, DUPLEX)
+        Variant(transport, response, sizes=sizes)
+        for transport in transports
+        for response in (BodySendMode.NONE, DUPLEX)
     ]
     if INTERPRETED is not None:
-        found += [Variant("h2", response, sizes=sizes, tree=INTERPRETED) for response in (BodyMode.NONE, DUPLEX)]
+        found += [Variant("h2", response, sizes=sizes, tree=INTERPRETED) for response in (BodySendMode.NONE, DUPLEX)]
     found += [Variant(transport, tls=True, sizes=ends) for transport in transports]
     found += [Variant(transport, endpoints=SCRAPED, sizes=ends[:1]) for transport in transports]
     return found

@@ -21,7 +21,7 @@ from picker.decision import Finished
 from picker.director import Director
 from picker.edge.grpc.ext_proc import METHOD, ExtProcService
 from picker.edge.grpc.transport import GrpcStatus
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, EnvoyProcess, build
 from picker.pool.specs import EndpointSpec, EngineSample
 from tests.envoy.clients import request
 from tests.envoy.picker_process import PickerProcess, wait_until
@@ -38,8 +38,8 @@ DESTINATION = "x-gateway-destination-endpoint"
 SUBSET = "x-gateway-destination-endpoint-subset"
 SERVED = "x-gateway-destination-endpoint-served"
 OBJECTIVES = {"batch": -1}
-MODES = {BodyMode.NONE: 0, BodyMode.STREAMED: 1, BodyMode.BUFFERED: 2, BodyMode.FULL_DUPLEX_STREAMED: 4}
-FD = BodyMode.FULL_DUPLEX_STREAMED
+MODES = {BodySendMode.NONE: 0, BodySendMode.STREAMED: 1, BodySendMode.BUFFERED: 2, BodySendMode.FULL_DUPLEX_STREAMED: 4}
+FD = BodySendMode.FULL_DUPLEX_STREAMED
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -105,7 +105,7 @@ class MemoryProxy:
 
     name = "memory"
 
-    def __init__(self, request_body: BodyMode, response_body: BodyMode, endpoints: int, **config: Any) -> None:
+    def __init__(self, request_body: BodySendMode, response_body: BodySendMode, endpoints: int, **config: Any) -> None:
         self.modes = (request_body, response_body)
         self.now = 100.0
         self.director = Director(Config(objectives={**OBJECTIVES}, **config))
@@ -152,7 +152,11 @@ class MemoryProxy:
             protocol_config=modes,
             **metadata(ask.subset),
         )
-        if ask.body and not any(reply.immediate_response for reply in replies) and self.modes[0] is not BodyMode.NONE:
+        if (
+            ask.body
+            and not any(reply.immediate_response for reply in replies)
+            and self.modes[0] is not BodySendMode.NONE
+        ):
             for chunk, last in pieces(ask.body, self.modes[0]):
                 replies += stream.tell(
                     request_body=ext_proc.HttpBody(body=chunk, end_of_stream=last), **metadata(ask.subset)
@@ -163,9 +167,9 @@ class MemoryProxy:
         assert self.director.ledger.open_charges == 0
 
 
-def pieces(body: bytes, mode: BodyMode) -> Iterator[tuple[bytes, bool]]:
+def pieces(body: bytes, mode: BodySendMode) -> Iterator[tuple[bytes, bool]]:
     """BUFFERED shows a body as one message; the others as it comes, the end often alone."""
-    if mode is BodyMode.BUFFERED:
+    if mode is BodySendMode.BUFFERED:
         yield body, True
         return
     size = max(20, len(body) // 8)
@@ -219,7 +223,7 @@ class EnvoyProxy:
 
     name = "envoy"
 
-    def __init__(self, request_body: BodyMode, response_body: BodyMode, endpoints: int, **config: Any) -> None:
+    def __init__(self, request_body: BodySendMode, response_body: BodySendMode, endpoints: int, **config: Any) -> None:
         self.upstreams = [Upstream() for _ in range(endpoints)]
         self.addresses = tuple(upstream.address for upstream in self.upstreams)
         text = msgspec.json.encode({"objectives": OBJECTIVES, **config}).decode()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from picker.lab.envoy import BodyMode
+from picker.lab.envoy import BodySendMode
 from picker.lab.envoy_config import EXT_PROC_SERVICE
 from tests.conformance.proxies import (
     FD,
@@ -59,7 +59,11 @@ def make(request: pytest.FixtureRequest, opened: dict[Any, Proxy]) -> Make:
     """A proxy of either kind, shared by tests that ask for the same one."""
 
     def make_one(
-        request_body: BodyMode = FD, response_body: BodyMode = FD, endpoints: int = 3, mark: str = "", **config: Any
+        request_body: BodySendMode = FD,
+        response_body: BodySendMode = FD,
+        endpoints: int = 3,
+        mark: str = "",
+        **config: Any,
     ) -> Proxy:
         key = (request.param, request_body, response_body, endpoints, mark, tuple(config.items()))
         if key not in opened:
@@ -72,7 +76,12 @@ def make(request: pytest.FixtureRequest, opened: dict[Any, Proxy]) -> Make:
 EACH_SHAPE = pytest.mark.parametrize("shape", SHAPES)
 EACH_MODE = pytest.mark.parametrize(
     "modes",
-    [(FD, FD), (FD, BodyMode.STREAMED), (BodyMode.BUFFERED, BodyMode.NONE), (BodyMode.NONE, BodyMode.NONE)],
+    [
+        (FD, FD),
+        (FD, BodySendMode.STREAMED),
+        (BodySendMode.BUFFERED, BodySendMode.NONE),
+        (BodySendMode.NONE, BodySendMode.NONE),
+    ],
     ids="-".join,
 )
 
@@ -82,7 +91,9 @@ EACH_MODE = pytest.mark.parametrize(
 
 @EACH_SHAPE
 @EACH_MODE
-def test_header_and_metadata_name_the_same_endpoint(make: Make, shape: str, modes: tuple[BodyMode, BodyMode]) -> None:
+def test_header_and_metadata_name_the_same_endpoint(
+    make: Make, shape: str, modes: tuple[BodySendMode, BodySendMode]
+) -> None:
     """The picker MUST communicate the endpoint by the header and by metadata under `envoy.lb`, and MUST NOT set
     two different values; without the hint it MUST select from the pool."""
     proxy = make(*modes)
@@ -93,7 +104,7 @@ def test_header_and_metadata_name_the_same_endpoint(make: Make, shape: str, mode
 
 
 @EACH_MODE
-def test_a_list_of_fallbacks(make: Make, modes: tuple[BodyMode, BodyMode]) -> None:
+def test_a_list_of_fallbacks(make: Make, modes: tuple[BodySendMode, BodySendMode]) -> None:
     """Several endpoints are separated by commas, each as ip:port, the primary first; they are distinct."""
     proxy = make(*modes, destinations_max=3)
     for shape in SHAPES.values():
@@ -116,8 +127,8 @@ def test_no_ready_endpoint(make: Make, shape: str) -> None:
 
 
 @EACH_SHAPE
-@pytest.mark.parametrize("modes", [(FD, FD), (BodyMode.BUFFERED, BodyMode.NONE)], ids=["duplex", "buffered"])
-def test_dropped_under_load(make: Make, shape: str, modes: tuple[BodyMode, BodyMode]) -> None:
+@pytest.mark.parametrize("modes", [(FD, FD), (BodySendMode.BUFFERED, BodySendMode.NONE)], ids=["duplex", "buffered"])
+def test_dropped_under_load(make: Make, shape: str, modes: tuple[BodySendMode, BodySendMode]) -> None:
     """MUST return an ImmediateResponse with 429 if the request should be dropped."""
     proxy = make(*modes, mark="saturated")
     proxy.saturate()
@@ -144,8 +155,8 @@ def test_subset_is_kept(make: Make, shape: str, as_text: bool) -> None:
             assert answer.header in subset
 
 
-@pytest.mark.parametrize("modes", [(FD, FD), (BodyMode.BUFFERED, BodyMode.NONE)], ids=["duplex", "buffered"])
-def test_fallbacks_are_of_the_subset(make: Make, modes: tuple[BodyMode, BodyMode]) -> None:
+@pytest.mark.parametrize("modes", [(FD, FD), (BodySendMode.BUFFERED, BodySendMode.NONE)], ids=["duplex", "buffered"])
+def test_fallbacks_are_of_the_subset(make: Make, modes: tuple[BodySendMode, BodySendMode]) -> None:
     """Every endpoint of a fallback list is one that may be selected."""
     proxy = make(*modes, destinations_max=3)
     allowed = proxy.addresses[:2]

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, build
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, build
 from tests.deploy.cluster_fixture import ChartCluster
 from tests.envoy.picker_process import PickerProcess
 from tests.kube.cluster import ApiFailure
@@ -60,8 +60,8 @@ class Controllers:
             EnvoyConfig(
                 balancing=Balancing.ORIGINAL_DST,
                 picker_address="127.0.0.1:1",
-                request_body=BodyMode.BUFFERED,
-                response_body=BodyMode.STREAMED,
+                request_body=BodySendMode.BUFFERED,
+                response_body=BodySendMode.STREAMED,
             )
         )
         (cluster,) = (each for each in config["static_resources"]["clusters"] if each["name"] == "picker")

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyProcess
 from tests.envoy.children import children_of
 from tests.envoy.lab import FD, Lab, mode_params
 from tests.envoy.picker_process import wait_until
 from tests.envoy.upstream import fresh_id
 
-MATRIX = mode_params((FD, BodyMode.BUFFERED), (BodyMode.NONE, BodyMode.STREAMED, FD))
+MATRIX = mode_params((FD, BodySendMode.BUFFERED), (BodySendMode.NONE, BodySendMode.STREAMED, FD))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def duplex(lab: Lab) -> EnvoyProcess:
 @pytest.fixture(scope="session")
 def buffered(lab: Lab) -> EnvoyProcess:
     """Request buffered, response headers only, ORIGINAL_DST: the mode with the fewest duties."""
-    return lab.envoy(lab.config(request_body=BodyMode.BUFFERED, response_body=BodyMode.NONE))
+    return lab.envoy(lab.config(request_body=BodySendMode.BUFFERED, response_body=BodySendMode.NONE))
 
 
 @pytest.fixture(params=["duplex", "buffered"])

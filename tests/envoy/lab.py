@@ -5,11 +5,11 @@ from typing import Self
 import msgspec
 import pytest
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, UpstreamProtocol
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, EnvoyProcess, UpstreamProtocol
 from tests.envoy.picker_process import PickerProcess
 from tests.envoy.upstream import Upstream
 
-FD = BodyMode.FULL_DUPLEX_STREAMED
+FD = BodySendMode.FULL_DUPLEX_STREAMED
 CHAT = "/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}],"max_tokens":8}'
 MIB = 1024 * 1024
@@ -38,7 +38,7 @@ class Lab:
             buffer_bytes_max=32 * MIB,
         )
         # Let the picker show that it needs no body, except where Envoy would wait for one.
-        changes.setdefault("websocket_headers_only", changes.get("request_body") is BodyMode.BUFFERED)
+        changes.setdefault("websocket_headers_only", changes.get("request_body") is BodySendMode.BUFFERED)
         if changes.get("balancing") is Balancing.OVERRIDE_HOST:
             changes.setdefault("endpoints", self.addresses)
         return msgspec.structs.replace(config, **changes)
@@ -79,7 +79,7 @@ ejection: {failures: 1000}
 """Tests that fail on purpose share this picker: no endpoint may be put aside for it."""
 
 
-def mode_params(request_bodies: tuple[BodyMode, ...], response_bodies: tuple[BodyMode, ...]) -> list[object]:
+def mode_params(request_bodies: tuple[BodySendMode, ...], response_bodies: tuple[BodySendMode, ...]) -> list[object]:
     """Every pair of body modes with both kinds of balancing, as parameters with readable names."""
     short = {FD: "duplex"}
     return [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyProcess
 from tests.envoy.clients import Http1Client, Http2Client, post
 from tests.envoy.lab import BODY, CHAT, FD, MIB, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until
@@ -124,7 +124,7 @@ def test_client_leaves(lab: Lab, proxy: EnvoyProcess, rid: str, leave: Leave) ->
     leave(proxy, lab, rid)
     wait_until(lambda: lab.picker.ended() > ended, "the request never ended")
     lab.picker.wait_idle()
-    unseen = lab.config_of(proxy).response_body is BodyMode.NONE and leave in WITHIN_THE_ANSWER
+    unseen = lab.config_of(proxy).response_body is BodySendMode.NONE and leave in WITHIN_THE_ANSWER
     if not unseen:
         wait_until(lambda: lab.picker.metric("picker_requests_total", outcome="aborted") == before + 1, "not aborted")
     assert post(proxy.port, f"{CHAT}?id={rid}-next", BODY).status == 200

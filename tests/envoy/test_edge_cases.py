@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess, build
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyProcess, build
 from picker.lab.envoy_config import DESTINATION
 from tests.envoy.clients import Http1Client, Http2Client, post, request
 from tests.envoy.lab import BODY, CHAT, FD, MIB, Lab
@@ -15,7 +15,9 @@ from tests.envoy.test_operations import EACH_TRANSPORT, HEALTHY
 from tests.envoy.upstream import sse_events
 
 JSON = [("content-type", "application/json")]
-EACH_RESPONSE_MODE = pytest.mark.parametrize("response_body", [BodyMode.NONE, BodyMode.STREAMED, BodyMode.BUFFERED, FD])
+EACH_RESPONSE_MODE = pytest.mark.parametrize(
+    "response_body", [BodySendMode.NONE, BodySendMode.STREAMED, BodySendMode.BUFFERED, FD]
+)
 
 
 def manager_of(bootstrap: dict[str, Any]) -> dict[str, Any]:
@@ -25,7 +27,7 @@ def manager_of(bootstrap: dict[str, Any]) -> dict[str, Any]:
 
 
 @EACH_RESPONSE_MODE
-def test_an_answer_of_a_filter_before_us(lab: Lab, response_body: BodyMode, rid: str) -> None:
+def test_an_answer_of_a_filter_before_us(lab: Lab, response_body: BodySendMode, rid: str) -> None:
     """Another filter answers before the picker saw the request: response headers are the first message."""
     bootstrap = build(lab.config(response_body=response_body))
     fault = {
@@ -48,9 +50,11 @@ def test_an_answer_of_a_filter_before_us(lab: Lab, response_body: BodyMode, rid:
 
 
 @EACH_RESPONSE_MODE
-def test_envoys_own_413(lab: Lab, response_body: BodyMode, rid: str) -> None:
+def test_envoys_own_413(lab: Lab, response_body: BodySendMode, rid: str) -> None:
     """BUFFERED with Envoy's default limit of 1 MiB: Envoy answers while the picker waits for the body."""
-    envoy = lab.envoy(lab.config(request_body=BodyMode.BUFFERED, response_body=response_body, buffer_bytes_max=None))
+    envoy = lab.envoy(
+        lab.config(request_body=BodySendMode.BUFFERED, response_body=response_body, buffer_bytes_max=None)
+    )
     with Http1Client(envoy.port) as client:
         client.head("POST", f"{CHAT}?id={rid}", [*JSON, ("content-length", str(3 * MIB))])
         with contextlib.suppress(ConnectionError):
@@ -63,8 +67,8 @@ def test_envoys_own_413(lab: Lab, response_body: BodyMode, rid: str) -> None:
     assert post(envoy.port, f"{CHAT}?id={rid}-next", BODY).status == 200
 
 
-@pytest.mark.parametrize("response_body", [BodyMode.NONE, BodyMode.STREAMED, FD])
-def test_a_body_that_does_not_come_in_time(lab: Lab, response_body: BodyMode, rid: str) -> None:
+@pytest.mark.parametrize("response_body", [BodySendMode.NONE, BodySendMode.STREAMED, FD])
+def test_a_body_that_does_not_come_in_time(lab: Lab, response_body: BodySendMode, rid: str) -> None:
     """Full duplex has no timeout of Envoy's: the picker waits `limits.body_wait_seconds`, then picks by load and
     lets the body pass as it comes. Nothing is lost."""
     with PickerProcess(lab.addresses, "limits: {body_wait_seconds: 0.3}\n") as picker:
@@ -98,8 +102,8 @@ def test_not_a_byte_of_the_body_comes(lab: Lab, rid: str) -> None:
 
 
 @EACH_TRANSPORT
-@pytest.mark.parametrize("request_body", [FD, BodyMode.BUFFERED, BodyMode.STREAMED])
-def test_either_transport(lab: Lab, transport: str, request_body: BodyMode, rid: str) -> None:
+@pytest.mark.parametrize("request_body", [FD, BodySendMode.BUFFERED, BodySendMode.STREAMED])
+def test_either_transport(lab: Lab, transport: str, request_body: BodySendMode, rid: str) -> None:
     """The lean transport and grpcio carry the same bytes: small, 10 MB, many at once, SSE."""
     with PickerProcess(lab.addresses, flags=["--transport", transport]) as picker:
         config = lab.config(picker_address=picker.grpc_address, request_body=request_body, response_body=FD)

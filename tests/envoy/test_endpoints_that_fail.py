@@ -7,14 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyProcess
 from picker.lab.envoy_config import DESTINATION
 from tests.envoy.clients import Http1Client, post
 from tests.envoy.lab import BODY, CHAT, FD, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until
 from tests.envoy.upstream import Upstream, fresh_id, sse_events
 
-EACH_MODE = pytest.mark.parametrize("modes", [(FD, FD), (BodyMode.BUFFERED, BodyMode.NONE)], ids=["duplex", "buffered"])
+EACH_MODE = pytest.mark.parametrize(
+    "modes", [(FD, FD), (BodySendMode.BUFFERED, BodySendMode.NONE)], ids=["duplex", "buffered"]
+)
 IN_FLIGHT = "picker_endpoint_in_flight_requests"
 LONG = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}'
 
@@ -42,7 +44,7 @@ def address_of(bound: socket.socket) -> str:
 
 
 @EACH_MODE
-def test_fallback_list(lab: Lab, dead: socket.socket, modes: tuple[BodyMode, BodyMode]) -> None:
+def test_fallback_list(lab: Lab, dead: socket.socket, modes: tuple[BodySendMode, BodySendMode]) -> None:
     """The first of the list refuses, the second serves: the client sees nothing of it, the charge moves to who
     served, and so do the prefixes."""
     gone = address_of(dead)
@@ -90,7 +92,9 @@ def test_fallback_list(lab: Lab, dead: socket.socket, modes: tuple[BodyMode, Bod
 
 
 @EACH_MODE
-def test_a_refusing_endpoint_is_put_aside(lab: Lab, dead: socket.socket, modes: tuple[BodyMode, BodyMode]) -> None:
+def test_a_refusing_endpoint_is_put_aside(
+    lab: Lab, dead: socket.socket, modes: tuple[BodySendMode, BodySendMode]
+) -> None:
     """ORIGINAL_DST: the client sees the 503 of the proxy, the picker sees it too, and the third is the last.
     When the endpoint is back, so is its traffic."""
     gone = address_of(dead)
@@ -122,7 +126,7 @@ def test_a_refusing_endpoint_is_put_aside(lab: Lab, dead: socket.socket, modes: 
 
 @EACH_MODE
 def test_a_port_that_refuses_is_seen_without_a_request(
-    lab: Lab, dead: socket.socket, modes: tuple[BodyMode, BodyMode]
+    lab: Lab, dead: socket.socket, modes: tuple[BodySendMode, BodySendMode]
 ) -> None:
     """Its metrics page is at the port that serves: while others answer, nobody is sent there."""
     with (
@@ -138,7 +142,7 @@ def test_a_port_that_refuses_is_seen_without_a_request(
 
 
 @EACH_MODE
-def test_errors_put_aside_and_refusals_do_not(lab: Lab, modes: tuple[BodyMode, BodyMode]) -> None:
+def test_errors_put_aside_and_refusals_do_not(lab: Lab, modes: tuple[BodySendMode, BodySendMode]) -> None:
     """500 in a row eject; 4xx and 429 are the client's or the load's, never the endpoint's fault."""
     config = "epsilon: 0\nejection: {failures: 3, seconds: 60}\n"
     with (
@@ -189,7 +193,7 @@ def test_a_server_that_hangs_for_a_client_that_gives_up_late_is_put_aside(lab: L
         config = f"epsilon: 0\nejection: {{failures: 1}}\n{UNSEEN}"
         with (
             PickerProcess(pool, config) as picker,
-            EnvoyProcess(lab.config(response_body=BodyMode.STREAMED, picker_address=picker.grpc_address)) as envoy,
+            EnvoyProcess(lab.config(response_body=BodySendMode.STREAMED, picker_address=picker.grpc_address)) as envoy,
         ):
             rid = fresh_id()
             assert post(envoy.port, f"{CHAT}?id={rid}&do=sse&n=1", body).status == 200

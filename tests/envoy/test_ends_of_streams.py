@@ -2,7 +2,7 @@
 
 import pytest
 
-from picker.lab.envoy import BodyMode, EnvoyProcess
+from picker.lab.envoy import BodySendMode, EnvoyProcess
 from tests.envoy.clients import post
 from tests.envoy.lab import BODY, CHAT, FD, Lab
 from tests.envoy.picker_process import PickerProcess
@@ -11,8 +11,8 @@ from tests.envoy.upstream import fresh_id
 CONFIG = "transport: {resets_max: 5, resets_per_second: 1}"
 
 
-@pytest.mark.parametrize("response_body", [BodyMode.NONE, FD], ids=["responses left alone", "responses echoed"])
-def test_ended_streams_are_no_rapid_reset(lab: Lab, response_body: BodyMode) -> None:
+@pytest.mark.parametrize("response_body", [BodySendMode.NONE, FD], ids=["responses left alone", "responses echoed"])
+def test_ended_streams_are_no_rapid_reset(lab: Lab, response_body: BodySendMode) -> None:
     with (
         PickerProcess(lab.addresses, CONFIG) as picker,
         EnvoyProcess(lab.config(picker_address=picker.grpc_address, response_body=response_body)) as envoy,

@@ -16,7 +16,7 @@ import pytest
 from picker.lab import envoy as runner
 from picker.lab.envoy import (
     Balancing,
-    BodyMode,
+    BodySendMode,
     EnvoyConfig,
     EnvoyError,
     EnvoyProcess,
@@ -43,14 +43,14 @@ def is_gone(pid: int) -> bool:
     ("balancing", "request_body", "response_body"),
     [
         (balancing, request, response)
-        for balancing, request, response in product(Balancing, BodyMode, BodyMode)
-        if "_" in balancing.value or request is response is BodyMode.NONE
+        for balancing, request, response in product(Balancing, BodySendMode, BodySendMode)
+        if "_" in balancing.value or request is response is BodySendMode.NONE
     ],
     ids=str,
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="no Envoy there")
 def test_envoy_accepts_every_configuration(
-    tmp_path: Path, balancing: Balancing, request_body: BodyMode, response_body: BodyMode
+    tmp_path: Path, balancing: Balancing, request_body: BodySendMode, response_body: BodySendMode
 ) -> None:
     """With everything that can be turned on turned on, and with nothing of it."""
     picked = balancing in (Balancing.ORIGINAL_DST, Balancing.OVERRIDE_HOST)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import zmq
 
-from picker.lab.envoy import BodyMode, EnvoyProcess
+from picker.lab.envoy import BodySendMode, EnvoyProcess
 from tests.envoy.clients import Response, post
 from tests.envoy.engine import Engine, send
 from tests.envoy.lab import CHAT, FD, Lab
@@ -78,9 +78,11 @@ def ask(envoy: EnvoyProcess, rid: str, headers: list[tuple[str, str]] | None = N
     return post(envoy.port, f"{CHAT}?id={rid}", whole, headers or [])
 
 
-@pytest.mark.parametrize("modes", [(FD, FD), (BodyMode.BUFFERED, BodyMode.STREAMED)], ids=["duplex", "buffered"])
+@pytest.mark.parametrize(
+    "modes", [(FD, FD), (BodySendMode.BUFFERED, BodySendMode.STREAMED)], ids=["duplex", "buffered"]
+)
 def test_an_engine_learns_the_names_and_its_events_shorten_the_index(
-    modes: tuple[BodyMode, BodyMode], lab: Lab, engine: PublishingEngine, picker: PickerProcess
+    modes: tuple[BodySendMode, BodySendMode], lab: Lab, engine: PublishingEngine, picker: PickerProcess
 ) -> None:
     config = lab.config(request_body=modes[0], response_body=modes[1], picker_address=picker.grpc_address)
     with EnvoyProcess(config) as envoy:

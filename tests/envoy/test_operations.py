@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from picker import __version__
-from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyProcess
 from picker.lab.envoy_config import EXT_PROC_SERVICE
 from tests.envoy.clients import Http1Client, Response, post
 from tests.envoy.lab import BODY, CHAT, FD, Lab
@@ -105,8 +105,8 @@ def with_tls(lab: Lab) -> Iterator[PickerProcess]:
         yield picker
 
 
-@pytest.mark.parametrize("response_body", [FD, BodyMode.NONE])
-def test_envoy_over_tls(lab: Lab, with_tls: PickerProcess, response_body: BodyMode, rid: str) -> None:
+@pytest.mark.parametrize("response_body", [FD, BodySendMode.NONE])
+def test_envoy_over_tls(lab: Lab, with_tls: PickerProcess, response_body: BodySendMode, rid: str) -> None:
     config = lab.config(
         picker_address=with_tls.grpc_address,
         picker_tls=True,
@@ -222,7 +222,7 @@ def test_drain_gives_up_at_last(lab: Lab, rid: str) -> None:
 # Death -------------------------------------------------------------------------------------
 
 
-def fallback(lab: Lab, picker: PickerProcess, request_body: BodyMode, response_body: BodyMode) -> EnvoyProcess:
+def fallback(lab: Lab, picker: PickerProcess, request_body: BodySendMode, response_body: BodySendMode) -> EnvoyProcess:
     """The recommended settings: fail-open, health check, panic threshold 0, override_host."""
     return EnvoyProcess(
         lab.config(
@@ -236,16 +236,16 @@ def fallback(lab: Lab, picker: PickerProcess, request_body: BodyMode, response_b
     )
 
 
-@pytest.mark.parametrize("request_body", [FD, BodyMode.BUFFERED])
-def test_killed_while_fail_open(lab: Lab, request_body: BodyMode, rid: str) -> None:
+@pytest.mark.parametrize("request_body", [FD, BodySendMode.BUFFERED])
+def test_killed_while_fail_open(lab: Lab, request_body: BodySendMode, rid: str) -> None:
     """kill -9. Once the health check noticed, requests go round robin with whole bodies; a new picker at the
     port is used again. Running answers go on where the request was BUFFERED. In full duplex Envoy cuts
     them, whatever fail-open says and although their bytes do not pass the picker: a cut that shows."""
-    with PickerProcess(lab.addresses) as picker, fallback(lab, picker, request_body, BodyMode.NONE) as envoy:
+    with PickerProcess(lab.addresses) as picker, fallback(lab, picker, request_body, BodySendMode.NONE) as envoy:
         assert post(envoy.port, f"{CHAT}?id={rid}-before", BODY).status == 200
         waiting = Waiting(envoy.port, rid)
         picker.kill()
-        if request_body is BodyMode.BUFFERED:
+        if request_body is BodySendMode.BUFFERED:
             waiting.finish(lab.upstream_of(rid), rid)
         else:
             with pytest.raises(AssertionError, match="cut off"):
@@ -280,7 +280,7 @@ def test_killed_while_fail_closed(lab: Lab, rid: str) -> None:
 def test_drained_behind_a_health_check(lab: Lab, rid: str) -> None:
     """A rollout as it should be: SIGTERM, Envoy notices within the accept time, nobody sees an error."""
     drain = "drain: {accept_seconds: 3, seconds: 30}\n"
-    with PickerProcess(lab.addresses, drain) as picker, fallback(lab, picker, FD, BodyMode.NONE) as envoy:
+    with PickerProcess(lab.addresses, drain) as picker, fallback(lab, picker, FD, BodySendMode.NONE) as envoy:
         picker.terminate()
         number = 0
         while picker.process.poll() is None:

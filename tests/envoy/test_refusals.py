@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyProcess
 from tests.envoy.clients import Http1Client, Http2Client, Response, post, request
 from tests.envoy.lab import BODY, CHAT, FD, MIB, Lab
 from tests.envoy.picker_process import PickerProcess, wait_until
@@ -123,7 +123,7 @@ class Small:
             EnvoyProcess(
                 lab.config(request_body=request, response_body=response, picker_address=self.picker.grpc_address)
             )
-            for request, response in ((FD, FD), (BodyMode.BUFFERED, BodyMode.NONE))
+            for request, response in ((FD, FD), (BodySendMode.BUFFERED, BodySendMode.NONE))
         ]
 
     def close(self) -> None:

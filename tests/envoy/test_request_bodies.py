@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, UpstreamProtocol
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, EnvoyProcess, UpstreamProtocol
 from picker.lab.envoy_config import DESTINATION
 from tests.envoy.clients import Http1Client, Http2Client, Response, post, request
 from tests.envoy.lab import BODY, CHAT, MIB, Lab
@@ -129,7 +129,7 @@ def test_trailers_without_a_body(lab: Lab, proxy: EnvoyProcess, rid: str, path: 
         client.trailers(stream, [("x-checksum", "abc")])
         response = client.response(stream)
     config = lab.config_of(proxy)
-    if path == CHAT and config.request_body is BodyMode.BUFFERED and config.balancing is Balancing.ORIGINAL_DST:
+    if path == CHAT and config.request_body is BodySendMode.BUFFERED and config.balancing is Balancing.ORIGINAL_DST:
         # An answer to trailers changes no header: only metadata, which ORIGINAL_DST does not read, gets through.
         assert response.status == 503
         return

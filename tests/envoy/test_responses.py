@@ -2,7 +2,7 @@
 
 import pytest
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyProcess
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyProcess
 from tests.envoy.clients import Http1Client, Http2Client, post, request
 from tests.envoy.lab import BODY, CHAT, FD, MIB, Lab
 from tests.envoy.upstream import large_body, sse_events
@@ -113,7 +113,7 @@ def test_errors_of_the_model_server_pass(proxy: EnvoyProcess, rid: str, code: in
 
 def test_an_answer_before_the_request_ended(lab: Lab, proxy: EnvoyProcess, rid: str) -> None:
     """Bidirectional HTTP/2 on a path that is picked on its headers. BUFFERED cannot: it waits for the end."""
-    if lab.config_of(proxy).request_body is BodyMode.BUFFERED:
+    if lab.config_of(proxy).request_body is BodySendMode.BUFFERED:
         pytest.skip("Envoy holds the request back until its body ended")
     with Http2Client(proxy.port) as client:
         stream = client.start(
@@ -130,22 +130,22 @@ def test_an_answer_before_the_request_ended(lab: Lab, proxy: EnvoyProcess, rid: 
     lab.picker.wait_idle()
 
 
-@pytest.mark.parametrize("request_body", [BodyMode.NONE, BodyMode.STREAMED, BodyMode.BUFFERED, FD])
+@pytest.mark.parametrize("request_body", [BodySendMode.NONE, BodySendMode.STREAMED, BodySendMode.BUFFERED, FD])
 @pytest.mark.parametrize("balancing", [Balancing.ORIGINAL_DST, Balancing.OVERRIDE_HOST])
-def test_buffered_answers(lab: Lab, rid: str, request_body: BodyMode, balancing: Balancing) -> None:
+def test_buffered_answers(lab: Lab, rid: str, request_body: BodySendMode, balancing: Balancing) -> None:
     """Response body BUFFERED, with every request mode: one message, and it comes out as it went in."""
-    envoy = lab.envoy(lab.config(request_body=request_body, response_body=BodyMode.BUFFERED, balancing=balancing))
+    envoy = lab.envoy(lab.config(request_body=request_body, response_body=BodySendMode.BUFFERED, balancing=balancing))
     answer = post(envoy.port, f"{CHAT}?id={rid}&do=large&bytes={MIB}", BODY)
     assert (answer.status, answer.body) == (200, large_body(MIB))
     assert bytes(lab.upstream_of(rid).recorded(rid).body) == BODY
     assert post(envoy.port, f"{CHAT}?id={rid}&do=sse&n=50", BODY).body == b"".join(sse_events(50))
 
 
-@pytest.mark.parametrize("request_body", [BodyMode.NONE, BodyMode.STREAMED])
-@pytest.mark.parametrize("response_body", [BodyMode.NONE, BodyMode.STREAMED, FD])
+@pytest.mark.parametrize("request_body", [BodySendMode.NONE, BodySendMode.STREAMED])
+@pytest.mark.parametrize("response_body", [BodySendMode.NONE, BodySendMode.STREAMED, FD])
 @pytest.mark.parametrize("balancing", [Balancing.ORIGINAL_DST, Balancing.OVERRIDE_HOST])
 def test_decided_on_headers(
-    lab: Lab, rid: str, request_body: BodyMode, response_body: BodyMode, balancing: Balancing
+    lab: Lab, rid: str, request_body: BodySendMode, response_body: BodySendMode, balancing: Balancing
 ) -> None:
     """Request bodies that come too late to decide on (STREAMED) or not at all (NONE)."""
     envoy = lab.envoy(lab.config(request_body=request_body, response_body=response_body, balancing=balancing))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from google.protobuf import struct_pb2
 
-from picker.lab.envoy import BodyMode, EnvoyProcess
+from picker.lab.envoy import BodySendMode, EnvoyProcess
 from tests.envoy.clients import Response, post, request
 from tests.envoy.lab import BODY, CHAT, FD, Lab
 from tests.envoy.picker_process import PickerProcess
@@ -48,7 +48,9 @@ def small_picker(servers: list[Upstream]) -> Iterator[PickerProcess]:
         yield picker
 
 
-@pytest.fixture(scope="module", params=[(FD, FD), (BodyMode.BUFFERED, BodyMode.NONE)], ids=["duplex", "buffered"])
+@pytest.fixture(
+    scope="module", params=[(FD, FD), (BodySendMode.BUFFERED, BodySendMode.NONE)], ids=["duplex", "buffered"]
+)
 def envoy(request: pytest.FixtureRequest, lab: Lab, small_picker: PickerProcess) -> Iterator[EnvoyProcess]:
     asked, answered = request.param
     config = lab.config(request_body=asked, response_body=answered, picker_address=small_picker.grpc_address)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from picker.lab.envoy import BodyMode, EnvoyProcess
+from picker.lab.envoy import BodySendMode, EnvoyProcess
 from tests.envoy.clients import Response, post, request
 from tests.envoy.engine import Engine
 from tests.envoy.lab import CHAT, FD, Lab
@@ -58,17 +58,17 @@ LABELS = {
 
 @pytest.fixture(
     scope="module",
-    params=[(FD, FD), (BodyMode.BUFFERED, BodyMode.STREAMED)],
+    params=[(FD, FD), (BodySendMode.BUFFERED, BodySendMode.STREAMED)],
     ids=["duplex", "buffered"],
 )
-def modes(request: pytest.FixtureRequest) -> tuple[BodyMode, BodyMode]:
-    modes: tuple[BodyMode, BodyMode] = request.param
+def modes(request: pytest.FixtureRequest) -> tuple[BodySendMode, BodySendMode]:
+    modes: tuple[BodySendMode, BodySendMode] = request.param
     return modes
 
 
 @pytest.fixture(scope="module")
 def picker(
-    modes: tuple[BodyMode, BodyMode],
+    modes: tuple[BodySendMode, BodySendMode],
     engines: dict[str, Engine],
     collector: Collector,
     tmp_path_factory: pytest.TempPathFactory,
@@ -83,7 +83,7 @@ def picker(
 
 
 @pytest.fixture(scope="module")
-def envoy(modes: tuple[BodyMode, BodyMode], lab: Lab, picker: PickerProcess) -> Iterator[EnvoyProcess]:
+def envoy(modes: tuple[BodySendMode, BodySendMode], lab: Lab, picker: PickerProcess) -> Iterator[EnvoyProcess]:
     asked, answered = modes
     config = lab.config(request_body=asked, response_body=answered, picker_address=picker.grpc_address)
     with EnvoyProcess(config) as opened:

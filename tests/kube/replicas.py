@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, EnvoyProcess, build
 from picker.lab.model_server import ServerFaults, SimulatedServer
 from picker.pool.specs import join_address, split_address
 from tests.envoy.picker_process import PickerProcess
@@ -21,7 +21,7 @@ from tests.kube.serving import MANIFESTS, POOL, Cluster, envoy, knows, model_ser
 from tests.kube.traffic import CHAT, Call, Traffic
 from tests.ports import free_ports
 
-FD = BodyMode.FULL_DUPLEX_STREAMED
+FD = BodySendMode.FULL_DUPLEX_STREAMED
 HEALTH_CHECK_SECONDS = 1.0
 """As the chart's Envoy has it."""
 CLIENTS = 2
@@ -45,8 +45,8 @@ def bootstraps(pickers: Sequence[str], model_servers: Sequence[str]) -> dict[str
             endpoints=tuple(model_servers),
             picker_address=pickers[0],
             picker_tls=True,
-            request_body=FD if bodies == "duplex" else BodyMode.BUFFERED,
-            response_body=FD if bodies == "duplex" else BodyMode.STREAMED,
+            request_body=FD if bodies == "duplex" else BodySendMode.BUFFERED,
+            response_body=FD if bodies == "duplex" else BodySendMode.STREAMED,
             failure_mode_allow=mode == "FailOpen",
             picker_health_check_seconds=HEALTH_CHECK_SECONDS,
         )

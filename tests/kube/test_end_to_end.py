@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from picker.lab.envoy import BodyMode, EnvoyConfig
+from picker.lab.envoy import BodySendMode, EnvoyConfig
 from picker.lab.load_client import LoadClient
 from picker.lab.model_server import ServerFaults, SimulatedServer
 from picker.sim.draws import Lengths
@@ -103,7 +103,7 @@ def in_front_of(picker: PickerProcess) -> EnvoyConfig:
     """Full duplex both ways; a test may say where a request has to go."""
     return EnvoyConfig(
         picker_address=picker.grpc_address,
-        response_body=BodyMode.FULL_DUPLEX_STREAMED,
+        response_body=BodySendMode.FULL_DUPLEX_STREAMED,
         subset_header="x-subset",
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from picker.lab.envoy import BodyMode, EnvoyConfig
+from picker.lab.envoy import BodySendMode, EnvoyConfig
 from picker.lab.model_server import ServerFaults
 from tests.envoy.picker_process import PickerProcess
 from tests.kube.cluster import TestCluster
@@ -274,7 +274,7 @@ async def test_active_active_each_sees_the_load_of_the_other(cluster: TestCluste
             await knows(pickers[-1], busy.address, idle.address)
             config = EnvoyConfig(
                 picker_address=pickers[-1].grpc_address,
-                response_body=BodyMode.FULL_DUPLEX_STREAMED,
+                response_body=BodySendMode.FULL_DUPLEX_STREAMED,
                 subset_header="x-subset",
             )
             through.append(await enter(Traffic((await enter(envoy(config))).url, clients=0)))

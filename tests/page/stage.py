@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from picker.lab.children import Child
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, EnvoyProcess
 from picker.lab.load_client import LoadClient
 from picker.sim.draws import Lengths
 from picker.sim.workloads import Chat, sessions
@@ -79,7 +79,7 @@ async def stage(
         )
         ready = dict(part.split("=", 1) for part in picker.ready.split())
         envoy = EnvoyConfig(
-            balancing=Balancing.ORIGINAL_DST, picker_address=ready["grpc"], response_body=BodyMode.STREAMED
+            balancing=Balancing.ORIGINAL_DST, picker_address=ready["grpc"], response_body=BodySendMode.STREAMED
         )
         yield Stage(ready["metrics"], stack.enter_context(EnvoyProcess(envoy)).url, addresses, picker)
 

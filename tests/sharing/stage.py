@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 
 from picker.lab.children import Child
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, EnvoyProcess, build
 from picker.lab.load_client import LoadClient
 from picker.pool.specs import split_address
 from picker.sim.statistics import Sample
@@ -25,8 +25,8 @@ def envoy_over(pickers: Sequence[str]) -> dict[str, Any]:
         EnvoyConfig(
             balancing=Balancing.ORIGINAL_DST,
             picker_address=pickers[0],
-            request_body=BodyMode.FULL_DUPLEX_STREAMED,
-            response_body=BodyMode.FULL_DUPLEX_STREAMED,
+            request_body=BodySendMode.FULL_DUPLEX_STREAMED,
+            response_body=BodySendMode.FULL_DUPLEX_STREAMED,
             picker_health_check_seconds=0.5,
         )
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from picker.lab.child import dying_with_us
-from picker.lab.envoy import BodyMode, EnvoyConfig, EnvoyProcess
+from picker.lab.envoy import BodySendMode, EnvoyConfig, EnvoyProcess
 from tests.envoy.clients import post
 from tests.envoy.lab import CHAT
 from tests.envoy.picker_process import PickerProcess
@@ -47,7 +47,7 @@ def busy(servers: list[str]) -> Iterator[PickerProcess]:
     stop = threading.Event()
     with (
         PickerProcess(servers, "kv_events: {enabled: auto}\n") as picker,
-        EnvoyProcess(EnvoyConfig(picker_address=picker.grpc_address, response_body=BodyMode.STREAMED)) as envoy,
+        EnvoyProcess(EnvoyConfig(picker_address=picker.grpc_address, response_body=BodySendMode.STREAMED)) as envoy,
     ):
 
         def traffic() -> None:

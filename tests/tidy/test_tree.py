@@ -104,6 +104,16 @@ def test_every_module_says_what_it_is_for():
     assert not silent
 
 
+def test_one_public_class_has_one_name():
+    """Two things of one name are mixed up in talk, in greps and in imports."""
+    places: dict[str, list[str]] = {}
+    for name, text in texts(".py"):
+        if name.startswith("picker/") and not name.startswith("picker/generated/"):
+            for found in re.findall(r"^class ([A-Z]\w*)", text, re.MULTILINE):
+                places.setdefault(found, []).append(name)
+    assert {found: names for found, names in places.items() if len(names) > 1} == {}
+
+
 MACHINE_PATH = re.compile(r"(?<![\w.$/}{])/(?:work|home/[a-z]|root|Users)/[\w.-]+")
 
 

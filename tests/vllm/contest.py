@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from picker.lab.envoy import Balancing, BodyMode, EnvoyConfig, EnvoyProcess, build
+from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, EnvoyProcess, build
 from picker.lab.load_client import LoadClient
 from picker.outcomes import Reason
 from picker.sim.prompts import Session
@@ -80,7 +80,7 @@ def through_picker(picker: PickerProcess) -> EnvoyProcess:
         EnvoyConfig(
             balancing=Balancing.ORIGINAL_DST,
             picker_address=picker.grpc_address,
-            response_body=BodyMode.FULL_DUPLEX_STREAMED,
+            response_body=BodySendMode.FULL_DUPLEX_STREAMED,
             subset_header="x-subset",
         )
     )

@@ -27,7 +27,7 @@ from picker.kubernetes.backoff import Health
 from picker.kubernetes.kubernetes_objects import (
     INFERENCE_GROUP,
     OBJECTIVE_GROUPS,
-    Objective,
+    InferenceObjective,
     Pod,
     Pool,
     read_objective,
@@ -128,7 +128,7 @@ class KubernetesSource:
         self._pods_selector: Mapping[str, str] = {}
         self._pods_task: asyncio.Task[None] | None = None
         self._held: Mapping[str, Pod] = {}
-        self._objective_followers: list[Follower[Objective]] = []
+        self._objective_followers: list[Follower[InferenceObjective]] = []
         self._objectives_told: bool | None = None
         self._group: asyncio.TaskGroup | None = None
         self._publishing: asyncio.TimerHandle | None = None
@@ -277,7 +277,7 @@ class KubernetesSource:
                     priorities[objective.name] = objective.priority
         return priorities
 
-    def _concerns_us(self, objective: Objective) -> bool:
+    def _concerns_us(self, objective: InferenceObjective) -> bool:
         return not isinstance(self._target, PoolTarget) or objective.concerns(self._target.name)
 
     # Giving it on

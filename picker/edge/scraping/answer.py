@@ -3,7 +3,7 @@
 import zlib
 from urllib.parse import urljoin, urlsplit
 
-from picker.edge.scraping.http_get import HttpError, Page
+from picker.edge.scraping.http_get import Fetched, HttpError
 from picker.edge.scraping.target import Target
 
 LOCATION_SHOWN_CHARS = 200
@@ -11,7 +11,7 @@ _MOVED = (301, 302, 303, 307, 308)
 _ENCODINGS = {b"gzip": 16 + zlib.MAX_WBITS, b"x-gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 
 
-def moved_to(page: Page, asked: Target) -> Target | None:
+def moved_to(page: Fetched, asked: Target) -> Target | None:
     """Where a redirect leads on the same server: a mounted `/metrics` answers with `/metrics/`.
 
     `None`: it is no redirect. Raises `HttpError` for one that leads elsewhere: to follow it could read another
@@ -43,7 +43,7 @@ def moved_to(page: Page, asked: Target) -> Target | None:
     return Target(asked.scheme, asked.host, asked.port, path)
 
 
-def refusal(page: Page, asked: Target, *, has_token: bool, token_problem: str | None) -> str:
+def refusal(page: Fetched, asked: Target, *, has_token: bool, token_problem: str | None) -> str:
     """Words for an answer that is not 200."""
     start = f"status {page.status} from {asked.url}: "
     if page.status in (401, 403):
@@ -61,7 +61,7 @@ def refusal(page: Page, asked: Target, *, has_token: bool, token_problem: str | 
     return f"{start}no metrics page; check engine_metrics.scheme, .port and .path"
 
 
-def plain_body(page: Page, *, bytes_max: int) -> bytes:
+def plain_body(page: Fetched, *, bytes_max: int) -> bytes:
     """The body, unpacked where a server compresses though it was asked not to. Raises `HttpError`."""
     encoding = page.headers.get(b"content-encoding", b"identity").lower()
     if encoding in (b"identity", b""):

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from picker.config.urls import check_gpu_url
 from picker.edge.scraping.answer import plain_body
-from picker.edge.scraping.http_get import HttpError, HttpGetter, Page
+from picker.edge.scraping.http_get import Fetched, HttpError, HttpGetter
 from picker.engines.dcgm import PodKey, gpu_utilization
 from picker.pool.specs import EndpointSpec, split_address
 
@@ -109,7 +109,7 @@ class GpuSource:
                 )
 
 
-def _refusal(page: Page) -> str:
+def _refusal(page: Fetched) -> str:
     if page.status in (401, 403):
         return f"status {page.status}: it asks for credentials, and exporters are sent none; let the picker in"
     if 300 <= page.status < 400:

@@ -46,7 +46,7 @@ class HttpError(Exception):
     """The other end does not answer, or not in HTTP; the message says which."""
 
 
-class Page(NamedTuple):
+class Fetched(NamedTuple):
     """An answer. Header names are lower case."""
 
     status: int
@@ -79,7 +79,7 @@ class HttpGetter:
         self._body_bytes_max = body_bytes_max
         self._connection: _Connection | None = None
 
-    async def get(self, path: str, headers: str = "") -> Page:
+    async def get(self, path: str, headers: str = "") -> Fetched:
         """One page. `headers`: further header lines, each with its CRLF. Raises `HttpError`."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         request = (
@@ -146,7 +146,7 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, body_bytes_max: int) -> None:
         self._body_bytes_max = body_bytes_max
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[Page] | None = None
+        self._answer: asyncio.Future[Fetched] | None = None
         self._buffer = bytearray()
         self._head: tuple[int, dict[bytes, bytes]] | None = None
         self._length: int | None = None
@@ -159,7 +159,7 @@ class _Connection(asyncio.BufferedProtocol):
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, request: bytes) -> Page:
+    async def exchange(self, request: bytes) -> Fetched:
         if self._transport is None or self._transport.is_closing():
             raise _DroppedError("connection closed")
         self._answer = asyncio.get_running_loop().create_future()
@@ -218,7 +218,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._chunks_bytes = self._interim = 0
         if not self._keep:
             self.abort()
-        self._answer.set_result(Page(status, headers, body))
+        self._answer.set_result(Fetched(status, headers, body))
 
     def _read(self) -> None:
         if self._head is None and not self._read_head():

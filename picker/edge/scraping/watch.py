@@ -14,7 +14,7 @@ import msgspec
 from picker.config import EngineMetrics
 from picker.edge.scraping.answer import moved_to, plain_body, refusal
 from picker.edge.scraping.bearer_token import BearerTokenFile
-from picker.edge.scraping.http_get import HttpError, HttpGetter, Page
+from picker.edge.scraping.http_get import Fetched, HttpError, HttpGetter
 from picker.edge.scraping.target import Target, targets
 from picker.edge.scraping.tls import ScrapeTls
 from picker.engines import Engine, PageReader, engine_named, names, recognise
@@ -291,7 +291,7 @@ class EngineWatch:
             self._moved[target] = place
         return plain_body(page, bytes_max=PAGE_BYTES_MAX)
 
-    async def _get(self, scheme: str, host: str, port: int, path: str) -> Page:
+    async def _get(self, scheme: str, host: str, port: int, path: str) -> Fetched:
         getter = self._getters.get((scheme, host, port))
         if getter is None:
             getter = HttpGetter(

@@ -63,7 +63,7 @@ class DecisionQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in said.items() if value is not None}
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundDecisions(msgspec.Struct, frozen=True):
     """`decisions`: at most `count`, the newest first, of the `matched` ones among the `kept`."""
 
     decisions: list[KeptDecision]
@@ -106,11 +106,11 @@ def question(parameters: Iterable[tuple[str, str]], now: float) -> DecisionQuest
     )
 
 
-def find(ring: DecisionRing, asked: DecisionQuestion) -> Found:
+def find(ring: DecisionRing, asked: DecisionQuestion) -> FoundDecisions:
     """Look through the whole ring: some hundred comparisons."""
     kept = ring.newest()
     fitting = [each for each in kept if asked.fits(each)]
-    return Found(
+    return FoundDecisions(
         decisions=fitting[: asked.count],
         matched=len(fitting),
         kept=len(kept),

@@ -29,7 +29,7 @@ _LINES = (
 """What is read of a page; a page of a thousand endpoints has tens of thousands of other lines."""
 
 
-class Page:
+class MetricsPage:
     """The samples of one page, by name: labels and value."""
 
     def __init__(self, text: str) -> None:
@@ -82,13 +82,13 @@ class MetricsReader:
         self._address = address
         self._token = token
         self._clock = clock
-        self._pages: deque[tuple[float, Page]] = deque()
+        self._pages: deque[tuple[float, MetricsPage]] = deque()
 
     def read(self) -> TopReading:
         """The next frame; rates from the second one on. Raises `AskError`."""
         body = get(self._address, "/metrics", self._token)
         try:
-            page = Page(body.decode())
+            page = MetricsPage(body.decode())
         except ValueError:
             raise AskError(f"{self._address} shows no metrics. Is this the picker's metrics port?") from None
         info = page.each("picker_build_info")
@@ -109,7 +109,7 @@ class MetricsReader:
             decisions=[_decision(each) for each in answer["decisions"]],
         )
 
-    def _pool(self, now: float, page: Page) -> PoolReading:
+    def _pool(self, now: float, page: MetricsPage) -> PoolReading:
         since, before = self._pages[0]
         seconds = now - since
         ends = _difference(page, before, "picker_requests_total")
@@ -130,7 +130,7 @@ class MetricsReader:
         )
 
 
-def _endpoints(page: Page) -> Iterator[EndpointReading]:
+def _endpoints(page: MetricsPage) -> Iterator[EndpointReading]:
     ages = page.by("picker_endpoint_scrape_age_seconds", "address")
     waiting = {
         labels.get("model_server_pod"): value for labels, value in page.each("inference_pool_per_pod_queue_size")
@@ -159,12 +159,12 @@ def _decision(shown: Mapping[str, Any]) -> DecisionReading:
     )
 
 
-def _fell(page: Page, before: Page) -> bool:
+def _fell(page: MetricsPage, before: MetricsPage) -> bool:
     ends = _difference(page, before, "picker_requests_total")
     return ends is not None and ends < 0
 
 
-def _difference(page: Page, before: Page, name: str, **labels: str) -> float | None:
+def _difference(page: MetricsPage, before: MetricsPage, name: str, **labels: str) -> float | None:
     total = page.total(name, **labels)
     return None if total is None else total - (before.total(name, **labels) or 0.0)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from picker.edge.scraping.http_get import HttpError, HttpGetter, Page
+from picker.edge.scraping.http_get import Fetched, HttpError, HttpGetter
 from tests.unit.edge.loopback import HANG_UP, LoopbackServer, answer
 
 BODY_BYTES_MAX = 100_000
@@ -17,7 +17,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(coroutine, 20))
 
 
-async def get_from(raw: bytes, *, times: int = 1) -> tuple[list[Page], LoopbackServer]:
+async def get_from(raw: bytes, *, times: int = 1) -> tuple[list[Fetched], LoopbackServer]:
     async with LoopbackServer(lambda head: raw) as server:
         getter = HttpGetter("127.0.0.1", server.port, body_bytes_max=BODY_BYTES_MAX)
         try:
@@ -32,7 +32,7 @@ def test_a_page_and_the_request_that_asks_for_it() -> None:
             getter = HttpGetter("127.0.0.1", server.port, body_bytes_max=10)
             page = await getter.get("/metrics?x=1", "Authorization: Bearer t\r\n")
             getter.close()
-            assert page == Page(200, {b"content-length": b"5", b"x-a": b"b"}, b"hello")
+            assert page == Fetched(200, {b"content-length": b"5", b"x-a": b"b"}, b"hello")
             lines = server.requests[0].split(b"\r\n")
             assert lines[0] == b"GET /metrics?x=1 HTTP/1.1"
             assert f"Host: 127.0.0.1:{server.port}".encode() in lines
