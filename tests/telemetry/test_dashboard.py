@@ -1,11 +1,8 @@
 """Every query of the dashboard returns data from a real Prometheus that scrapes a metrics server."""
 
-import asyncio
 import json
-import logging
 import math
 import re
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +12,11 @@ import pytest
 
 from picker.decision import Finished
 from picker.edge.telemetry.page import Telemetry
-from picker.edge.telemetry.server import MetricsServer
 from picker.edge.telemetry.view import EndpointRow, PoolView
 from picker.outcomes import Outcome, Reason, Usage
 from picker.sharing.status import SharedStatus
 from tests.telemetry.prometheus import RunningPrometheus, running
+from tests.telemetry.steady import metrics_server
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "dashboards" / "picker.json").read_text())
@@ -89,31 +86,9 @@ def traffic(telemetry: Telemetry, number: int) -> None:
 
 @pytest.fixture(scope="module")
 def metrics_port() -> Iterator[int]:
-    """A metrics server under steady traffic, in a thread with a loop of its own."""
-    started, stop = threading.Event(), threading.Event()
-    ports: list[int] = []
-
-    async def serve() -> None:
-        telemetry = Telemetry(lambda: VIEW)
-        log = logging.getLogger("test")
-        server = MetricsServer(telemetry=telemetry, ready=lambda: True, host="127.0.0.1", port=0, log=log)
-        await server.start()
-        ports.append(server.port)
-        started.set()
-        telemetry.config_reloaded(True)
-        number = 0
-        while not stop.is_set():
-            traffic(telemetry, number)
-            number += 1
-            await asyncio.sleep(0.02)
-        await server.stop()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
-    thread.start()
-    assert started.wait(10)
-    yield ports[0]
-    stop.set()
-    thread.join(10)
+    telemetry = Telemetry(lambda: VIEW)
+    with metrics_server(telemetry, lambda number: traffic(telemetry, number)) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")

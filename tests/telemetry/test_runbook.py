@@ -1,11 +1,8 @@
 """docs/runbook.md: every query has an answer of a real Prometheus that scrapes a real page, every command runs."""
 
-import asyncio
-import logging
 import math
 import re
 import shlex
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +14,10 @@ from picker import cli
 from picker.edge.telemetry.decision_page import decision_routes
 from picker.edge.telemetry.decisions import DecisionRing
 from picker.edge.telemetry.page import Telemetry
-from picker.edge.telemetry.server import MetricsServer
-from picker.edge.telemetry.view import KvEventCounts, PoolView
+from picker.edge.telemetry.view import KvEventCounts
 from tests.kept_decisions import A, B, C, decided
 from tests.telemetry.prometheus import RunningPrometheus, running
+from tests.telemetry.steady import metrics_server
 from tests.telemetry.test_dashboard import DEPLOY, VIEW, traffic
 from tests.tidy.test_documents import anchors
 
@@ -52,45 +49,22 @@ EVERYTHING = msgspec.structs.replace(
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """A metrics server with decisions, under steady traffic."""
-    started, stop = threading.Event(), threading.Event()
-    ports: list[int] = []
+    ring = DecisionRing()
+    for address in (A, B, C):
+        ring.add(*decided(address, f"request of {address}", tenant="red"))
+    view = EVERYTHING
+    telemetry = Telemetry(lambda: view)
 
-    async def serve() -> None:
-        ring = DecisionRing()
-        for address in (A, B, C):
-            ring.add(*decided(address, f"request of {address}", tenant="red"))
-        number = 0
-
-        def view() -> PoolView:
-            served = {"served_told": 10 * number, "served_another": number, "served_unknown": number}
-            return msgspec.structs.replace(EVERYTHING, **served)
-
-        telemetry = Telemetry(view)
-        server = MetricsServer(
-            telemetry=telemetry,
-            ready=lambda: True,
-            host="127.0.0.1",
-            port=0,
-            log=logging.getLogger("test"),
-            routes=decision_routes(ring),
+    def step(number: int) -> None:
+        nonlocal view
+        view = msgspec.structs.replace(
+            EVERYTHING, served_told=10 * number, served_another=number, served_unknown=number
         )
-        await server.start()
-        ports.append(server.port)
-        started.set()
-        telemetry.config_reloaded(True)
-        while not stop.is_set():
-            traffic(telemetry, number)
-            telemetry.loop_lagged(0.001)
-            number += 1
-            await asyncio.sleep(0.02)
-        await server.stop()
+        traffic(telemetry, number)
+        telemetry.loop_lagged(0.001)
 
-    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
-    thread.start()
-    assert started.wait(10)
-    yield ports[0]
-    stop.set()
-    thread.join(10)
+    with metrics_server(telemetry, step, routes=decision_routes(ring)) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")
