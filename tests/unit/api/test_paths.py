@@ -62,6 +62,20 @@ def test_prompts_are_read_where_the_whole_shape_fits(path, name):
         ("/v1beta/models/m:generateContent", "generate_content"),
         ("/v1beta/models/m:streamGenerateContent?alt=sse", "generate_content"),
         ("/v1/models/m:predict", "predict"),
+        ("/v1/models/m:classify", "predict"),
+        ("/v1/models/m/versions/1:predict", "predict"),
+        ("/v1/models/m/labels/stable:regress", "predict"),
+        ("/v1/projects/p/locations/l/endpoints/5:rawPredict", "predict"),
+        ("/v1/projects/p/locations/l/endpoints/5:streamGenerateContent", "generate_content"),
+        ("/v1beta/models/org/m:streamGenerateContent", "generate_content"),
+        ("/v1beta/models/m%3AgenerateContent", "generate_content"),
+        ("/v1beta/tunedModels/m:generateContent", "generate_content"),
+        ("/v2/models/org/m/infer", "infer"),
+        ("/v2/models/org/m/versions/1/infer", "infer"),
+        ("/models/org/m", "predict"),
+        ("/model/m/converse-stream", "converse"),
+        ("/model/m/invoke", "invocations"),
+        ("/v1/videos", "videos"),
         ("/v1/whatever", "other"),
         ("/transcriptions", "other"),
         ("/v1/Rerank", "other"),
@@ -81,7 +95,18 @@ def test_a_body_that_is_computed_weighs(path, name):
         ("POST", "/v1/responses/input_tokens", "count_tokens"),
         ("POST", "/v1/chat/completions/input_tokens", "count_tokens"),
         ("POST", "/v1beta/models/m:countTokens", "count_tokens"),
+        ("POST", "/v1/projects/p/locations/l/endpoints/5:countTokens", "count_tokens"),
+        ("POST", "/v1beta/models/org/m:countTokens", "count_tokens"),
         ("POST", "/apply-template", "render"),
+        ("POST", "/parse_function_call", "render"),
+        ("POST", "/separate_reasoning", "render"),
+        ("POST", "/decode", "detokenize"),
+        ("POST", "/v1/load_lora_adapter", "control"),
+        ("POST", "/v2/repository/models/m/load", "control"),
+        ("POST", "/api/show", "control"),
+        ("POST", "/slots/3?action=save", "control"),
+        ("GET", "/v1/videos/video_1/content", "videos"),
+        ("POST", "/v1/uploads/upload_1/parts", "uploads"),
         ("POST", "/v1/chat/completions/render", "render"),
         ("POST", "/v1/chat/completions/derender", "render"),
         ("GET", "/v1/models", "models"),
@@ -114,7 +139,22 @@ def test_what_computes_no_prompt_weighs_nothing(method, path, name):
         ("POST", "/v2/models/m/generate", "m"),
         ("POST", "/v1beta/models/m:generateContent", "m"),
         ("POST", "/openai/deployments/gpt-4/chat/completions?api-version=1", "gpt-4"),
+        ("POST", "/v1/engines/davinci/completions", "davinci"),
+        ("GET", "/openai/realtime?api-version=1&deployment=rt", "rt"),
         ("GET", "/v1/realtime?model=whisper", "whisper"),
+        ("GET", "/v1/models/org/models/x", "org/models/x"),
+        ("GET", "/v1/models//data/llama", "/data/llama"),
+        ("GET", "/v1/models/llama3:8b", "llama3:8b"),
+        ("GET", "/v2/models/org/m/ready", "org/m"),
+        ("GET", "/v1/models/m/versions/2/metadata", "m"),
+        ("POST", "/v2/models/org/m/infer", "org/m"),
+        ("POST", "/v2/models/org/m/versions/1/generate", "org/m"),
+        ("POST", "/v1/models/m/versions/1:predict", "m"),
+        ("POST", "/v1beta/models/org/m:streamGenerateContent?alt=sse", "org/m"),
+        ("POST", "/v1beta/models/m%3AgenerateContent", "m"),
+        ("POST", "/v1beta/models/org%2Fm:batchEmbedContents", "org/m"),
+        ("POST", "/model/vendor.m-v2%3A0/converse", "vendor.m-v2:0"),
+        ("POST", "/endpoints/mine/invocations", None),
         ("POST", "/v1/whatever?x=1&model=a%2Fb", "a/b"),
         ("GET", "/v1/models", None),
         ("POST", "/v1/chat/completions", None),
@@ -132,6 +172,16 @@ def test_a_path_may_name_the_model(method, path, model):
 )
 def test_any_path_has_one_of_a_few_names(path, method):
     assert find_path(path, method).name in NAMES
+
+
+def test_what_sglang_takes_by_put_is_what_it_is_by_post():
+    """http_server.py registers these with `methods=["POST", "PUT"]`."""
+    for path in ("/generate", "/encode", "/classify", "/v1/rerank"):
+        assert find_path(path, "PUT") == find_path(path, "POST")
+
+
+def test_a_path_longer_than_any_is_other():
+    assert find_path("/models/" + "x" * 4096 + "/infer").name == OTHER
 
 
 def test_a_name_is_read_one_way_and_each_row_tells_its_source():
