@@ -2,7 +2,6 @@
 
 import http.client
 import http.server
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import yaml
 
 from picker.lab.envoy import EnvoyProcess, validate
-from tests.deploy.standalone import bootstrap, on_this_machine
+from tests.deploy.standalone import bootstrap, listener_port, manager, on_this_machine
 from tests.deploy.tools import Objects
 from tests.deploy.values import Values
 from tests.ports import free_ports
@@ -83,8 +82,7 @@ def test_without_a_picker_a_client_that_names_an_address_gets_503(shape: Values,
 def test_the_target_could_have_been_reached(target: str) -> None:
     """The same Envoy without the early removal obeys the client: what the test above guards against."""
     config = on_this_machine(bootstrap({"standalone": {"enabled": True}}), f"127.0.0.1:{free_ports(1)[0]}")
-    manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    del manager["early_header_mutation_extensions"]
+    del manager(config, "requests")["early_header_mutation_extensions"]
     with EnvoyProcess(config) as envoy:
         assert post(envoy.port, {"X-Gateway-Destination-Endpoint": target}) == 200
     assert Target.reached == ["/v1/completions"]
@@ -97,11 +95,7 @@ def test_an_envoy_without_a_healthy_picker_is_ready_only_beside_one(mode: str, s
         bootstrap({"standalone": {"enabled": True, "mode": mode}}), f"127.0.0.1:{free_ports(1)[0]}"
     )
     with EnvoyProcess(config) as envoy:
-        listeners = json.loads(envoy.admin("/listeners?format=json"))["listener_statuses"]
-        port = next(each for each in listeners if each["name"] == "ready")["local_address"]["socket_address"][
-            "port_value"
-        ]
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", listener_port(envoy, "ready"), timeout=10)
         connection.request("GET", "/ready")
         assert connection.getresponse().status == status
         connection.close()

@@ -164,6 +164,8 @@ class Http2Client:
 
     def data(self, stream_id: int, data: bytes, *, end: bool = False) -> None:
         while data or end:
+            if stream_id in self.reset_by_peer:
+                raise h2.exceptions.StreamClosedError(stream_id)
             room = min(self.h2.local_flow_control_window(stream_id), self.h2.max_outbound_frame_size)
             if room <= 0 and data:
                 self._pump()

@@ -262,6 +262,8 @@ static_resources:
     - name: ready
       address:
         socket_address: {{ include "picker.envoyListenAddress" (dict "root" . "port" 19001) }}
+      # Clients may be too many, or hold too much: probes and statistics are answered then above all.
+      bypass_overload_manager: true
       filter_chains:
         - filters:
             - name: envoy.filters.network.http_connection_manager
