@@ -44,7 +44,7 @@ def test_the_commands_run_in_their_order(cluster: ChartCluster, tmp_path: Path, 
     if not any(line.startswith(("helm install", "helm template")) for line in lines):
         lines = [line for line in sections(TO_RUN)["On kind"] if re.match(r"helm install|kubectl apply", line)] + lines
     said: dict[str, str] = {}
-    with Terminal(cluster, namespace, tmp_path) as terminal, contextlib.ExitStack() as stack:
+    with Terminal(cluster, namespace, tmp_path, {"NAME": namespace}) as terminal, contextlib.ExitStack() as stack:
         for line in lines:
             if NEEDS_PODS.match(line) and not any(map(NEEDS_PODS.match, said)):
                 stack.enter_context(Node(cluster, namespace, tmp_path))

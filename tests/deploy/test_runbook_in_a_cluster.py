@@ -54,6 +54,12 @@ def test_the_pods_of_the_pool_are_listed(terminal: Terminal) -> None:
     assert re.search(r"^vllm-2 .*Running .*127\.0\.0\.2", terminal.types(line.text), re.MULTILINE)
 
 
+def test_the_page_opens_as_telemetry_says(terminal: Terminal) -> None:
+    (line,) = to_run("docs/telemetry.md", r"kubectl port-forward ")
+    terminal.types(line.text)
+    assert "<title>" in terminal.types("curl -s http://127.0.0.1:9090/")
+
+
 def test_an_engine_shows_its_metrics(terminal: Terminal) -> None:
     (line,) = to_run("docs/runbook.md", r"curl -s http://10\.0\.0\.7:8000/metrics")
     wait_until(lambda: "vllm:num_requests_running" in terminal.types(line.text), "a page of vLLM's")

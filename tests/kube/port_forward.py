@@ -1,8 +1,9 @@
 """What a kubelet serves to the API server for `kubectl port-forward` and `kubectl logs`: the rest of the way is real.
 
 kubectl speaks to the real API server, which connects to the node's address over TLS and passes SPDY/3.1 through
-(RFC: www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1). Of SPDY stands here what port forwarding needs: two
-streams for each connection, `error` and `data`, and the headers that say which port.
+(www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1; the dictionary is its section 2.6.10.1). What port
+forwarding needs of it stands here: two streams for each connection, `error` and `data`, with headers that say which
+port.
 """
 
 import contextlib
