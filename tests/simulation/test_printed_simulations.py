@@ -20,7 +20,7 @@ PRINTED = [
 ]
 
 
-@pytest.mark.parametrize("command", PRINTED, ids=str)
+@pytest.mark.parametrize("command", PRINTED, ids=lambda command: f"{command.page}:{command.line}")
 def test_it_runs(command: Command) -> None:
     _, *arguments = shlex.split(command.text)
     shorter = ["--day", "60"] if "--day" in arguments else ["--requests", "50"]
