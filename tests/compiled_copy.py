@@ -20,6 +20,7 @@ COPIED = (
     "docs",
     "tests",
     "README.md",
+    "CONTRIBUTING.md",
     "CHANGELOG.md",
     "pyproject.toml",
     "Dockerfile",

@@ -22,6 +22,7 @@ from tests.deploy.test_render import VENDORS
 from tests.deploy.tools import CHART, Objects, objects, only, render, run, tool
 from tests.deploy.values import BASE, PROVIDERS, WITHOUT_POOL, Values, merged
 from tests.kube.cluster import ApiFailure, TestCluster
+from tests.printed import NOTES, as_printed, to_run
 
 
 def unlike(rendered: dict[str, Objects]) -> Objects:
@@ -258,7 +259,8 @@ def notes(release: Release) -> str:
 def test_the_printed_wait_ends_with_the_first_ready_address(cluster: ChartCluster, mode: str) -> None:
     """Run as printed, right after install; the test does what the EndpointSlice controller would."""
     release = Release(cluster, replicas=2, highAvailability=mode)
-    (command,) = (line.strip() for line in notes(release).splitlines() if line.strip().startswith("until kubectl"))
+    (command,) = (as_printed(each, notes(release)) for each in to_run(NOTES, r"until "))
+    assert command is not None
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{release.namespace}/endpointslices"
 
     def slice_of(name: str, *ready: bool) -> dict[str, Any]:
@@ -310,29 +312,6 @@ def still_runs(process: subprocess.Popen[str]) -> bool:
     except subprocess.TimeoutExpired:
         return True
     return False
-
-
-def test_the_printed_gateway_and_route_commands_run(cluster: ChartCluster) -> None:
-    release = Release(cluster, httpRoute={"enabled": True})
-    gateway = {
-        "apiVersion": "gateway.networking.k8s.io/v1",
-        "kind": "Gateway",
-        "metadata": {"name": "inference-gateway", "namespace": release.namespace},
-        "spec": {"gatewayClassName": "any", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]},
-    }
-    path = f"/apis/gateway.networking.k8s.io/v1/namespaces/{release.namespace}/gateways"
-    cluster.api.request("POST", path, gateway)
-    address = {"status": {"addresses": [{"type": "IPAddress", "value": "192.0.2.7"}]}}
-    cluster.api.request(
-        "PATCH", f"{path}/inference-gateway/status", address, content_type="application/merge-patch+json"
-    )
-    lines = [line.strip() for line in notes(release).splitlines()]
-    script = "\n".join(
-        line for line in lines if line.startswith(("ADDRESS=", "kubectl")) and "port-forward" not in line
-    )
-    with waiting(f"set -e\n{script}\necho at $ADDRESS", cluster) as process:
-        out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0 and "at 192.0.2.7" in out
 
 
 class TestRights:

@@ -15,21 +15,16 @@ from tests.deploy.standalone import on_this_machine
 from tests.deploy.tools import REPOSITORY, objects, run
 from tests.envoy.clients import post
 from tests.envoy.picker_process import PickerProcess
+from tests.printed import commands
 
 GUIDES = ("install.md", "migrate.md", "chart.md")
-
-
-def commands(page: str) -> list[str]:
-    """Shell lines of the page's code blocks, continued lines joined."""
-    text = (REPOSITORY / "docs" / page).read_text()
-    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
-    return [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
 
 
 @pytest.mark.usefixtures("helm")
 @pytest.mark.parametrize("page", ["install.md", "chart.md"])  # migrate.md: test_migrate.py walks it
 def test_every_helm_command_renders(page: str) -> None:
-    found = [line for line in commands(page) if re.match(r"helm (install|upgrade) ", line) and "deploy/chart" in line]
+    lines = [command.text for command in commands(f"docs/{page}")]
+    found = [line for line in lines if re.match(r"helm (install|upgrade) ", line) and "deploy/chart" in line]
     assert found
     for line in found:
         arguments = shlex.split(line)[2:]
@@ -75,7 +70,9 @@ def test_the_first_try_on_kind_as_processes() -> None:
     arguments = [here.get(word, word) for word in container["args"]]
     assert set(here) <= set(container["args"])
     command = [sys.executable, *container["command"][1:], *arguments]
-    body = next(re.findall(r"-d '(\{.*?\})'", line)[0] for line in commands("install.md") if "/chat/" in line)
+    body = next(
+        re.findall(r"-d '(\{.*?\})'", each.text)[0] for each in commands("docs/install.md") if "/chat/" in each.text
+    )
     rendered = objects((REPOSITORY / "deploy/examples/standalone/manifests.yaml").read_text())
     text = next(o["data"]["envoy.yaml"] for o in rendered if "envoy.yaml" in o.get("data", {}))
     servers = subprocess.Popen(dying_with_us(command), stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)

@@ -1,13 +1,17 @@
 """The plain manifests are what the chart renders today, and the README lists them all."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.cluster_fixture import ChartCluster
 from tests.deploy.examples import EXAMPLES, folders, manifests
+from tests.deploy.terminal import Terminal
 from tests.deploy.tools import REPOSITORY, Objects, objects
+from tests.printed import commands, to_run
 
 
 @pytest.mark.usefixtures("helm")
@@ -45,15 +49,27 @@ def test_no_object_names_a_namespace() -> None:
 
 
 def test_the_readmes_command_leaves_no_namespace_behind() -> None:
-    line = re.search(r"^sed .*gke/manifests.yaml", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
-    assert line is not None
-    command = line[0].replace("NAMESPACE", "models")
+    (line,) = commands("deploy/examples/README.md")
+    command = line.text.partition(" | ")[0].replace("NAMESPACE", "models")
     text = subprocess.run(["sh", "-c", command], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     bindings = [o for o in objects(text) if o["kind"] == "ClusterRoleBinding"]
     assert [subject["namespace"] for o in bindings for subject in o["subjects"]] == ["models", "models"]
     names = [o["metadata"]["name"] for o in objects(text) if o["kind"].startswith("ClusterRole")]
     assert len(names) == 4 and all(name.startswith("models") for name in names)
     assert {o["roleRef"]["name"] for o in bindings} <= set(names)
+
+
+def test_the_readmes_command_runs(cluster: ChartCluster, tmp_path: Path) -> None:
+    """On a real API server, in a namespace of another name than the manifests'."""
+    namespace = cluster.namespace()
+    with Terminal(cluster, "default", tmp_path, {"NAMESPACE": namespace}) as terminal:
+        for line in to_run("deploy/examples/README.md"):
+            terminal.types(line.text)
+        bindings = json.loads(terminal.types("kubectl get clusterrolebindings --output json"))["items"]
+    ours = [each for each in bindings if each["metadata"]["name"].startswith(f"{namespace}:")]
+    assert ours and {subject["namespace"] for each in ours for subject in each["subjects"]} == {namespace}
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/llm-picker"
+    assert cluster.api.request("GET", path)["spec"]["replicas"] >= 1
 
 
 def test_the_model_servers_take_their_uid_from_the_image() -> None:

@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 
 from picker.lab.envoy import EnvoyProcess
+from tests import printed
 from tests.deploy.cluster_fixture import ChartCluster
+from tests.deploy.node import Node
+from tests.deploy.terminal import Terminal
 from tests.deploy.test_rights_of_a_picker import add_pod
 from tests.deploy.tools import REPOSITORY, home, objects, tool
 from tests.deploy.walk import Clients, Controllers
 from tests.envoy.clients import Http1Client, post
 from tests.envoy.picker_process import wait_until
 from tests.envoy.upstream import Upstream, sse_events
+from tests.printed import to_run
 
 pytestmark = pytest.mark.usefixtures("helm")
 
@@ -32,8 +36,7 @@ OLD, POOL, NEW = "vllm-qwen3-epp", "vllm-qwen3", "picker"
 
 def blocks(kind: str) -> list[str]:
     """The page's shell blocks of a kind (the word behind ```sh), as they stand."""
-    found = re.findall(r"^( *)```sh ?(\w*)\n(.*?)^ *```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    return [re.sub(rf"^{indent}", "", text, flags=re.MULTILINE) for indent, word, text in found if word == kind]
+    return [block.text for block in printed.blocks("docs/migrate.md") if block.word == kind]
 
 
 class Reader:
@@ -110,6 +113,10 @@ def test_the_page_is_the_walk() -> None:
     firsts = [block.split()[0:2] for block in blocks("")]
     assert firsts == [["kubectl", "-n"], ["cat", ">"], ["helm", "install"], ["helm", "upgrade"], ["helm", "uninstall"]]
     assert len(blocks("back")) == len(blocks("helm3")) == 1
+    walked = "".join(blocks("") + blocks("look") + blocks("back") + blocks("helm3")).replace("\\\n", "")
+    typed = [" ".join(line.split()) for line in walked.splitlines()]
+    for command in to_run("docs/migrate.md"):
+        assert " ".join(command.text.splitlines()[0].split()) in typed
 
 
 def test_what_no_fixture_was_walked_of_is_named() -> None:
@@ -174,6 +181,17 @@ def test_there(reader: Reader, upstream: Upstream) -> None:
         "helm upgrade picker deploy/chart --namespace models --values values.yaml --set-json config.epsilon=0.02"
     )
     assert reader.picker_of_the_pool() == NEW
+
+
+def test_the_look_before_the_switch(reader: Reader) -> None:
+    folder = reader.folder / "look"
+    folder.mkdir()
+    with Node(reader.cluster, reader.namespace, folder):
+        for step in blocks("")[:3]:
+            reader.types(step)
+        with Terminal(reader.cluster, "default", folder, {"models": reader.namespace}) as terminal:
+            *_, said = [terminal.types(line) for line in blocks("look")[0].splitlines()]
+    assert re.fullmatch(r"inference_pool_ready_pods\{.*\} 1(\.0)?\n", said)
 
 
 def test_and_back(reader: Reader, upstream: Upstream) -> None:

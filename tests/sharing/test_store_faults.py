@@ -7,6 +7,9 @@ garbage while requests run all the time. No request may fail, whatever becomes o
 import asyncio
 import contextlib
 import re
+import shlex
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pytest
 
 from picker.lab.envoy import EnvoyProcess
 from tests.envoy.picker_process import PickerProcess
+from tests.printed import to_run
 from tests.sharing import stage
 from tests.sharing.redis_server import RedisServer, any_store, installed
 
@@ -224,6 +228,17 @@ def _statuses(found: list[int | str]) -> str:
 def test_a_store_that_fails_is_met_as_documented(name: str) -> None:
     any_store()
     assert asyncio.run(_suffer(name)) == documented()[name]
+
+
+def test_the_runbooks_look_at_the_store() -> None:
+    """`STORE` is a host; this one has a port of its own."""
+    if shutil.which("redis-cli") is None:
+        pytest.skip("redis-cli is not installed here")
+    (line,) = to_run("docs/runbook.md", r"redis-cli ")
+    with RedisServer() as store:
+        words = shlex.split(line.text.replace("STORE", f"127.0.0.1 -p {store.port}"))
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.strip() == "PONG"
 
 
 def test_the_table_has_these_rows_alone() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.printed import to_run
 from tests.run import AGAIN, ROOT, Failed, Row, Run, spoken, table
 
 CONFTEST = (ROOT / "tests" / "conftest.py").read_text("utf-8")
@@ -101,6 +102,14 @@ def test_what_is_no_accident_fails_the_run(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(Failed, match="tests, interpreted"):
         run.tests("interpreted", "tests")
     assert run.only_alone == []
+
+
+def test_the_first_tests_of_a_contributor_are_found() -> None:
+    """As CONTRIBUTING.md prints it, collected alone: the tests themselves are of the same run as this one."""
+    (command,) = to_run("CONTRIBUTING.md", r"\.venv/bin/python -m pytest ")
+    words = [sys.executable, *command.text.split()[1:], "--collect-only", "--quiet"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0 and "tests/unit/scheduling/test_filters.py" in done.stdout, done.stdout[-2000:]
 
 
 def test_the_table_says_what_took_how_long_and_what_was_skipped_and_why() -> None:
