@@ -25,6 +25,7 @@ class Booking:
     __slots__ = (
         "adapter",
         "charge",
+        "computes",
         "ended_at_seconds",
         "expected",
         "fallbacks",
@@ -53,6 +54,8 @@ class Booking:
     sequences: int
     request_key: int
     """Equal for a request that is sent again. 0: nothing is known of its prompt."""
+    computes: bool
+    """Whether it made the engine compute: only then its success says that the engine works, and its counts teach."""
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class Booking:
         output_seconds: float = 0.0,
         sequences: int = 1,
         request_key: int = 0,
+        computes: bool = True,
     ) -> None:
         self.charge = charge
         self.hashes = hashes
@@ -75,6 +79,7 @@ class Booking:
         self.output_seconds = output_seconds
         self.sequences = sequences
         self.request_key = request_key
+        self.computes = computes
         self.adapter: str | None = None
         self.stuck: Stuck | None = None
         self.fallbacks: tuple[str, ...] = ()

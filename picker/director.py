@@ -239,14 +239,15 @@ class Director:
         ]
         endpoint = min(ready, key=_in_flight)
         charge = self.ledger.charge(endpoint, prefill_tokens=0.0, context_tokens=0.0, now=now, prefill_seconds=0.0)
-        booking = Booking(charge, _NO_HASHES, None, request.model, None)
+        booking = Booking(charge, _NO_HASHES, None, request.model, None, computes=request.computes)
         explain = explanation.PlainExplanation(endpoint.spec.address, endpoint.spec.name)
         return Picked((endpoint.spec.address,), _HEADERS, None, booking, explain, None, endpoint.spec.name)
 
     def first_token(self, booking: Booking, now: float) -> None:
         """The first content of a 2xx streamed answer: its prefill is over."""
         charge = booking.charge
-        charge.endpoint.answered_at_seconds = now
+        if booking.computes:
+            charge.endpoint.answered_at_seconds = now
         if self.ledger.first_token(charge, now) and not charge.timed:
             tokens = charge.backlog_tokens + charge.prefill_tokens
             own_share = charge.prefill_tokens / tokens if tokens else 0.0
@@ -263,18 +264,33 @@ class Director:
         if charge.prefilling and not charge.timed:
             self.ledger.time_prefill(charge, charge.charged_at_seconds + self._prefill_seconds(charge))
 
-    def answered(self, booking: Booking, status: int, now: float, *, by_proxy: bool = False) -> bool:
-        """Response headers came. `by_proxy`: the proxy refused by itself. True if this failure ejects the endpoint."""
+    def answered(
+        self, booking: Booking, status: int, now: float, *, by_proxy: bool = False, told: bool = True
+    ) -> bool:
+        """Response headers came. True if this failure ejects the endpoint.
+
+        `by_proxy`: the proxy refused by itself. `told`: it said who served, as it does where a connection is refused;
+        a 503 of one that usually tells and does not is its own: it had no host to ask.
+        """
         if status >= 400:  # nothing was computed that a later request could use
             self._withdraw(booking)
         else:
             self._confirm(booking, now)
+        by_proxy = by_proxy or (status == 503 and not told and self.served.told_total > 0)
         return status >= 500 and not by_proxy and self._failed(booking, booking.charge, now)
 
     def ended_well(self, booking: Booking, now: float) -> None:
         """An answer below 400 came whole, and said nothing of a failure."""
+        if not booking.computes:
+            return
         booking.ended_at_seconds = booking.endpoint.answered_at_seconds = now
         self.ejection.succeeded(booking.endpoint)
+
+    def failed_within(self, booking: Booking, now: float) -> bool:
+        """An answer below 400 came whole and says that its engine failed, or says nothing at all. True if this ejects
+        the endpoint."""
+        self._withdraw(booking)
+        return self._failed(booking, booking.charge, now)
 
     def abandoned(self, booking: Booking, silent_seconds: float, now: float, *, begun: bool, streams: bool) -> bool:
         """The client went away after so long without content. True if this ejects the endpoint.
@@ -336,6 +352,8 @@ class Director:
         if booking.finished:
             return
         booking.finished = True
+        if not booking.computes:  # a stored answer's counts are those of another request
+            usage = content_events = None
         if usage is not None and usage.output_tokens is not None and booking.ended_at_seconds > 0.0:
             self._observe_decode(booking, usage.output_tokens / max(1, booking.sequences))
         self.ledger.release(booking.charge)
@@ -496,7 +514,8 @@ class Director:
         self.demand.arrived(
             uncached, prompt_tokens, charge.memory_tokens, columns.output_tokens, request.sequences, now
         )
-        self.ejection.picked(endpoint, charge, now)
+        if request.computes:
+            self.ejection.picked(endpoint, charge, now)
         recorded = self.index.record(hashes, slot, now, settled=False) if hashes else None
         sized = request.sized and not (request.has_media or request.exact_tokens)
         booking = Booking(
@@ -509,6 +528,7 @@ class Director:
             columns.output_tokens * self.config.routing.decode_step_seconds,
             request.sequences,
             _request_key(request, hashes),
+            request.computes,
         )
         if recorded is not None and request.reads_cache and booking.prompt_bytes is not None:
             reason = choice.reason

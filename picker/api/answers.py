@@ -18,9 +18,9 @@ import re
 from enum import IntEnum
 from typing import Final
 
-from picker.api.content import carries_content, is_error
+from picker.api.content import NOTHING_YET, carries_content, error_status
 from picker.api.json_answer import TopMembers
-from picker.api.usage import MARKS, NAMES, Counts, counts, merged, neutral
+from picker.api.usage import MARKS, NAMES, WITHIN, Counts, counts, merged, neutral
 from picker.outcomes import Usage
 
 LINE_BYTES_MAX: Final = 64 * 1024
@@ -36,7 +36,7 @@ _END_BYTES: Final = 16 * 1024
 
 _CONTENT: Final = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|thinking|partial_json|arguments|delta|response|text_output)"\s*:\s*"(?!")'
-    rb'|"(?:tool_calls|token_ids|output_ids)"\s*:\s*\[\s*[^\]\s]|"token"\s*:\s*\{'
+    rb'|"(?:tool_calls|token_ids|output_ids|tokens)"\s*:\s*\[\s*[^\]\s]|"token"\s*:\s*\{'
 )
 """Of an event behind the first one with content: a member that speaks. Quotes inside strings are escaped, so no
 text of the answer looks like one."""
@@ -53,8 +53,11 @@ _LF: Final = 0x0A
 _TOKENS: Final = MARKS[0]
 _EVAL_COUNT: Final = MARKS[1]
 _EVALUATED: Final = MARKS[2]
+_TOKEN_COUNT: Final = MARKS[3]
 _ERROR: Final = b'error"'
-_WITHIN: Final = frozenset((b"response", b"message"))
+_TYPE: Final = b"type"
+_OF_A_LONG_EVENT: Final = NAMES | {_TYPE}
+_BOM_DATA: Final = b"\xef\xbb\xbfdata:"
 
 
 class Framing(IntEnum):
@@ -73,9 +76,9 @@ _OPAQUE: Final = Framing.OPAQUE
 
 def framing_of(content_type: str, streaming: bool) -> Framing:
     """Of an answer with this content type to a request that asked for a stream, or did not."""
-    if content_type.startswith("text/event-stream"):
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "text/event-stream":
         return Framing.EVENTS
-    kind = content_type.partition(";")[0].strip()
     if kind in ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines"):
         return Framing.LINES
     if kind == "application/json" or not streaming:
@@ -87,6 +90,7 @@ class AnswerReader:
     """Feed it a response body chunk by chunk, ask it at the end."""
 
     __slots__ = (
+        "_after_cr",
         "_carry",
         "_count_events",
         "_data",
@@ -99,7 +103,7 @@ class AnswerReader:
         "_whole",
         "_whole_bytes",
         "content_events",
-        "failed",
+        "failure",
         "started",
     )
 
@@ -113,8 +117,10 @@ class AnswerReader:
         """Generated content was seen."""
         self.content_events = 0
         """Events that carried some, where they are counted."""
-        self.failed = False
-        """The answer says that the request failed."""
+        self.failure: int | None = None
+        """The answer says that the request failed: with the HTTP status that it would have had."""
+        self._after_cr = False
+        """The last chunk ended in CR; an LF that the next one begins with belongs to it."""
         self._carry = b""
         self._data: list[bytes] = []
         """Of an event whose end is not here yet: an event may have several lines of data."""
@@ -137,6 +143,12 @@ class AnswerReader:
             began = not self.started
             self.started = True
             return began
+        if self._after_cr and chunk:
+            self._after_cr = False
+            if chunk[0] == _LF:
+                chunk = chunk[1:]
+                if not chunk:
+                    return False
         if self.started and not self._carry and self._is_one_event(chunk):
             self._read_one(chunk)
             return False
@@ -147,6 +159,7 @@ class AnswerReader:
             chunk = self._carry + chunk
             self._carry = b""
         if b"\r" in chunk and framing is _EVENTS:  # lines end in CR, LF or CRLF
+            self._after_cr = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         end = chunk.rfind(b"\n") + 1
         if end == len(chunk):
@@ -179,7 +192,7 @@ class AnswerReader:
 
     def _read_one(self, chunk: bytes) -> None:
         """A chunk that is one event, after the first content."""
-        if _TOKENS in chunk or _EVAL_COUNT in chunk or _EVALUATED in chunk or _ERROR in chunk:
+        if _TOKENS in chunk or _EVAL_COUNT in chunk or _EVALUATED in chunk or _TOKEN_COUNT in chunk or _ERROR in chunk:
             self._read_event(chunk[6:-2])
         elif self._count_events:
             speaks = _CHAT in chunk and _CHAT_EMPTY not in chunk
@@ -190,7 +203,9 @@ class AnswerReader:
         """Whole lines. True if content began in them."""
         if self._skipped is not None:
             end = lines.find(b"\n") + 1
-            self._end_skipped(lines[:end])
+            if self._end_skipped(lines[:end]):
+                self._read_lines(lines[end:])
+                return True
             lines = lines[end:]
         told = False
         for mark in MARKS:
@@ -238,6 +253,8 @@ class AnswerReader:
                 data.clear()
                 if self._read_event(event):
                     began = True
+            elif line.startswith(_BOM_DATA):
+                data.append(line[len(_BOM_DATA) :].removeprefix(b" "))
         if len(data) > 1 and (len(data) > DATA_LINES_MAX or sum(map(len, data)) > LINE_BYTES_MAX):
             data.clear()
         return began
@@ -250,8 +267,8 @@ class AnswerReader:
                 if counts(data) is not None:
                     self._last = data
                 break
-        if not self.failed and b'error"' in data and is_error(data):
-            self.failed = True
+        if self.failure is None and b'error"' in data:
+            self.failure = error_status(data)
         if self.started:
             if self._count_events and _CONTENT.search(data) is not None:
                 self.content_events += 1
@@ -271,18 +288,25 @@ class AnswerReader:
         elif len(rest) <= LINE_BYTES_MAX:
             self._carry = rest
         else:
-            self._skipped = TopMembers(NAMES, _WITHIN)
+            self._skipped = TopMembers(_OF_A_LONG_EVENT, WITHIN)
             self._skipped.feed(rest[rest.find(b"{") :])
 
-    def _end_skipped(self, rest: bytes) -> None:
+    def _end_skipped(self, rest: bytes) -> bool:
+        """The end of a line that was too long to keep. True if content began in it."""
         members, self._skipped = self._skipped, None
         if members is None:
-            return
+            return False
         members.feed(rest)
+        kind = members.found.pop(_TYPE, b"").strip()
         if members.found:
             self._last = members.document()
             if self._first is None:
                 self._first = self._last
+        if self.started or kind in NOTHING_YET:
+            return False
+        self.started = True  # a whole call in one event
+        self.content_events += 1
+        return True
 
     def _feed_whole(self, chunk: bytes) -> None:
         if self._members is not None:
@@ -291,7 +315,7 @@ class AnswerReader:
         self._whole.append(chunk)
         self._whole_bytes += len(chunk)
         if self._whole_bytes > WHOLE_BYTES_MAX:
-            self._members = TopMembers(NAMES)
+            self._members = TopMembers(NAMES, WITHIN)
             self._members.feed(b"".join(self._whole))
             self._whole.clear()
         elif len(self._whole) > 128:  # crumbs weigh more than they hold
@@ -299,6 +323,6 @@ class AnswerReader:
 
     def _whole_counts(self) -> Counts | None:
         document = b"".join(self._whole) if self._members is None else self._members.document()
-        if b'"error"' in document and is_error(document):
-            self.failed = True
+        if b'"error"' in document:
+            self.failure = error_status(document)
         return counts(document)

@@ -35,6 +35,7 @@ class InferenceRequest:
         "block_hashes",
         "cache_salt",
         "choices",
+        "computes",
         "conversation_id",
         "exact_tokens",
         "has_media",
@@ -82,6 +83,8 @@ class InferenceRequest:
     """Whether the engine looks up its prefix cache for it; what the request leaves there serves others all the same."""
     sized: bool
     """Whether `prompt_bytes` are those of all the tokens that a usage counts as its input."""
+    computes: bool
+    """Whether it makes the engine compute. A listing that is answered does not say that the engine lives."""
 
     def __init__(
         self,
@@ -105,6 +108,7 @@ class InferenceRequest:
         reports_usage: bool = True,
         reads_cache: bool = True,
         sized: bool = True,
+        computes: bool = True,
     ) -> None:
         self.api = api
         self.model = model
@@ -124,6 +128,7 @@ class InferenceRequest:
         self.reports_usage = reports_usage
         self.reads_cache = reads_cache
         self.sized = sized
+        self.computes = computes
 
     @property
     def prompt(self) -> bytes:

@@ -137,11 +137,14 @@ class Policy(Protocol):
     def not_streamed(self, booking: Booking) -> None:
         """The answer does not stream."""
 
-    def answered(self, booking: Booking, status: int, now: float, *, by_proxy: bool) -> bool:
+    def answered(self, booking: Booking, status: int, now: float, *, by_proxy: bool, told: bool) -> bool:
         """Response headers came."""
 
     def ended_well(self, booking: Booking, now: float) -> None:
         """The answer came whole."""
+
+    def failed_within(self, booking: Booking, now: float) -> bool:
+        """The answer came whole, with a success's status, and tells of a failure."""
 
     def abandoned(self, booking: Booking, silent_seconds: float, now: float, *, begun: bool, streams: bool) -> bool:
         """The client went away before that."""
@@ -187,6 +190,9 @@ _FULL_DUPLEX: Final = int(BodyMode.FULL_DUPLEX_STREAMED)
 _ABORTED: Final = Outcome.ABORTED
 _COMPLETED: Final = Outcome.COMPLETED
 _UNSEEN: Final = Outcome.UNSEEN
+
+
+_EMPTY_STREAM_BYTES: Final = len(b"data: [DONE]\r\n\r\n")
 
 
 class Problem(NamedTuple):
@@ -403,7 +409,7 @@ class Exchange:
     def _readable(self) -> bool:
         """Whether a body decides; else the headers must do."""
         headers = self._headers
-        if headers.get(":method", "POST") != "POST" or "upgrade" in headers or ":protocol" in headers:
+        if headers.get(":method", "POST") not in ("POST", "PUT") or "upgrade" in headers or ":protocol" in headers:
             return False
         mode = self._request_mode
         if mode is not None and mode != _BUFFERED and mode != _FULL_DUPLEX:
@@ -503,6 +509,9 @@ class Exchange:
         assert api is not None
         if api.understood:
             request = read_body(api, body)
+            if not (request.prompt_bytes or request.pieces):  # in words that we do not know
+                request.prompt_bytes = min(self._unread_bytes(len(body)), UNREAD_BYTES_MAX)
+                request.sized = False
         else:
             content_type = self._headers.get("content-type", "")
             if content_type.startswith(_FORMS):
@@ -527,6 +536,7 @@ class Exchange:
         assert record is not None
         began = began if began is not None else self._clock()
         self.deadline_seconds = None
+        request.computes = self._path.prefills
         decision = None if plainly else self._decided_by_rule(request, began)
         if decision is None:
             decision = self._policy.decide_plainly(request, now=self._clock(), subset=self._subset)
@@ -666,8 +676,10 @@ class Exchange:
             if record is not None:
                 record.served_address = event.served
         if status is not None:
-            policy.answered(booking, status, now, by_proxy="x-envoy-overloaded" in headers)
-        visible = self._success and self._response_mode != _NONE and "content-encoding" not in headers
+            by_proxy = "x-envoy-overloaded" in headers
+            policy.answered(booking, status, now, by_proxy=by_proxy, told=event.served is not None)
+        plain = headers.get("content-encoding", "identity").lower() == "identity"
+        visible = self._success and self._response_mode != _NONE and plain
         framing = framing_of(headers.get("content-type", ""), record is not None and record.streaming)
         self._streams = visible and framing is not Framing.WHOLE
         if not self._streams:
@@ -700,6 +712,8 @@ class Exchange:
                 except Exception as error:
                     self._reader = self._ids = None
                     self._faulted("answer", error)
+            elif self._success:
+                self._alive_at = received_at  # of what is compressed each byte may be content
         if self._response_mode is None:
             self._response_mode = _FULL_DUPLEX if self._request_mode == _FULL_DUPLEX else BodyMode.STREAMED
         ended_before = self._response_ended
@@ -765,21 +779,34 @@ class Exchange:
         """What the end of a routed request says of its server, and what its counts teach."""
         policy = self._policy
         events: int | None = None
+        whole = record.outcome is _COMPLETED
         try:
             if reader is not None:
                 record.usage = reader.usage()
             self._meter(booking, record, reader)
-            whole = record.outcome is _COMPLETED
-            if self._success and whole and reader is not None and not reader.failed:
-                policy.ended_well(booking, now)
+            if self._success and whole:
+                if not self._failed_within(record, reader):
+                    policy.ended_well(booking, now)
+                elif reader is None or reader.failure is None or reader.failure >= 500:
+                    policy.failed_within(booking, now)
             elif record.outcome is _ABORTED:
-                begun = reader is not None and reader.started
+                begun = reader.started if reader is not None else record.response_bytes > 0
                 silent = now - self._alive_at
                 policy.abandoned(booking, silent, now, begun=begun, streams=record.streaming)
             if reader is not None and whole and self._counts_events:
                 events = reader.content_events
         finally:
-            policy.finish(booking, reached=True, usage=record.usage if self._success else None, content_events=events)
+            failed = not self._success or (reader is not None and reader.failure is not None)
+            usage = None if failed else record.usage
+            if usage is not None and not whole:  # of a cut answer the output is what came until then
+                usage = Usage(usage.input_tokens, None, usage.cached_tokens)
+            policy.finish(booking, reached=True, usage=usage, content_events=events)
+
+    def _failed_within(self, record: Finished, reader: AnswerReader | None) -> bool:
+        """Whether a whole answer with a success's status tells of a failure: it says so, or a stream has no event."""
+        if reader is not None and reader.failure is not None:
+            return True
+        return self._streams and self._path.api.understood and record.response_bytes <= _EMPTY_STREAM_BYTES
 
     def _meter(self, booking: Booking, record: Finished, reader: AnswerReader | None) -> None:
         """What is charged for it; the proxy is told."""

@@ -49,6 +49,9 @@ _FADE_STEP_SECONDS = 10.0
 _FADED = 0.01
 """A logarithm: less is nothing."""
 _PROMPT_SAMPLE_BYTES_MIN = 512
+_BYTES_PER_TOKEN_MIN = 0.5
+_BYTES_PER_TOKEN_MAX = 16.0
+"""Beyond these bytes and counts are not of the same text: a prompt that the engine cut, a medium."""
 _OUTPUT_TOKENS_MAX = 131_072.0
 """Of one answer: what engines say beyond it is nonsense."""
 NAME_CHARS_MAX = 256
@@ -196,8 +199,9 @@ class Rates:
             return
         bytes_per_token, output = self.model(name)
         if prompt_bytes is not None and usage.input_tokens and prompt_bytes >= _PROMPT_SAMPLE_BYTES_MIN:
-            sample = min(max(prompt_bytes / usage.input_tokens, 0.5), 16.0)
-            bytes_per_token += _STEP * (sample - bytes_per_token)
+            sample = prompt_bytes / usage.input_tokens
+            if _BYTES_PER_TOKEN_MIN <= sample <= _BYTES_PER_TOKEN_MAX:
+                bytes_per_token += _STEP * (sample - bytes_per_token)
         if usage.output_tokens is not None:
             sample = min(usage.output_tokens / max(1, sequences), _OUTPUT_TOKENS_MAX)
             output += _STEP * (sample - output)

@@ -256,6 +256,69 @@ def test_sglangs_own_api_counts_in_meta_info(words):
     assert usage(body, sse=False) == usage(body, range(0, len(body), 100), sse=False) == NATIVE
 
 
+COUNTED = {"prompt_tokens": 40, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 32}}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({name: value} for name in ("details", "message", "delta", "response") for value in ("x", ["x"], 5, True)),
+        *({name: value} for name in ("timings", "meta_info") for value in ("x", ["x"], 5)),
+        {"usage": {**COUNTED, "prompt_tokens_details": "x", "cached_tokens": 32}},
+        {"usage": {**COUNTED, "input_tokens_details": [], "tokens": "x"}},
+    ],
+)
+def test_an_odd_member_costs_itself(odd):
+    assert usage(json.dumps({"usage": COUNTED, **odd}).encode(), sse=False) == NATIVE
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"logprob": NaN, "usage": %b}',
+        b'{"usage": %b, "logprobs": [-Infinity, Infinity]}',
+        b'{"text": "\\ud83d", "usage": %b}',
+        b'\xef\xbb\xbf{"usage": %b}',
+        b'{"text": "\xff", "usage": %b}',
+    ],
+)
+@pytest.mark.parametrize("pad", [0, 100_000])
+def test_what_is_no_json_costs_itself(body, pad):
+    """Python's `json.dumps` writes NaN and halves of surrogate pairs; clients read past them."""
+    body = (body % json.dumps(COUNTED).encode())[:-1] + b', "pad": "%b"}' % (b"x" * pad)
+    assert usage(body, sse=False) == NATIVE
+
+
+@pytest.mark.parametrize("tokens", [1, 2000])
+def test_counts_beside_megabytes_of_their_own_neighbours(tokens):
+    """SGLang's `meta_info` with `input_token_logprobs`, TGI's `details` with `tokens`, llama.cpp's `timings`."""
+    many = [[-0.5, 1234, "word"]] * tokens
+    told = {
+        "sglang": {"text": "x", "meta_info": {"input_token_logprobs": many, **META, "output_token_logprobs": many}},
+        "openai": {"choices": [], "usage": COUNTED, "prompt_logprobs": many},
+        "llama.cpp": {"tokens": many, "tokens_evaluated": 40, "tokens_predicted": 2, "timings": {"cache_n": 32}},
+    }
+    for each in told.values():
+        assert usage(json.dumps(each).encode(), sse=False) == NATIVE
+    details = {"finish_reason": "length", "generated_tokens": 2, "prefill": many, "tokens": many}
+    assert usage(json.dumps({"generated_text": "x", "details": details}).encode(), sse=False) == Usage(None, 2)
+
+
+def test_tgis_root_answers_with_a_list_of_one():
+    """router/src/server.rs, `compat_generate`: `Json(vec![generation])`."""
+    body = json.dumps([{"generated_text": "x", "details": {"generated_tokens": 2, "input_length": 40}}]).encode()
+    assert usage(body, sse=False) == Usage(40, 2)
+
+
+def test_gemini_counts_thoughts_apart():
+    """ai.google.dev/api/generate-content, UsageMetadata."""
+    told = {"promptTokenCount": 40, "candidatesTokenCount": 2, "cachedContentTokenCount": 32, "totalTokenCount": 45}
+    answer = {"candidates": [], "usageMetadata": told}
+    assert usage(json.dumps(answer).encode(), sse=False) == NATIVE
+    thought = {"candidates": [], "usageMetadata": {**told, "thoughtsTokenCount": 3}}
+    assert usage(sse(answer, thought), sse=True) == Usage(40, 5, 32)
+
+
 @pytest.mark.parametrize("words", ["a", "a" * 9000])
 def test_answers_to_several_prompts_have_no_counts_of_the_request(words):
     """SGLang gives each its own; those of the last are not what the request's bytes came to."""
