@@ -30,7 +30,7 @@ Held = dict[str, dict[str, Any]]
 KEPT: Values = {"inferencePool": {"keep": True}}
 SERVICE: Values = merged(KEPT, {"standalone": {"enabled": True, "mode": "service"}})
 SCALED: Values = merged(SERVICE, {"standalone": {"autoscaling": {"enabled": True}}})
-EVEN: Values = merged(KEPT, {"replicas": 3, "highAvailability": "active-active"})
+EVEN: Values = {"replicas": 3, "highAvailability": "active-active"}
 WATCHED: Values = merged(KEPT, {"metrics": {"monitor": {"enabled": True}, "rules": {"enabled": True}}})
 
 POOL, PICKER, ENVOY = "InferencePool/demo", "Deployment/demo-picker", "Deployment/demo-picker-envoy"
@@ -62,61 +62,61 @@ STEPS = [
         gone=(ENVOY, PEERS),
         arguments=("--selector=app=vllm", "--target-port=8000"),
     ),
-    Step("our pool again, no Envoy", KEPT, there=(POOL,), gone=(CLIENTS, "NetworkPolicy/demo-picker")),
     Step(
-        "an Envoy of its own",
+        "our pool again, an Envoy of its own",
         SERVICE,
         there=(CLIENTS, PEERS, ENVOY, "PodDisruptionBudget/demo-picker-envoy", "NetworkPolicy/demo-picker-envoy"),
     ),
-    Step("scaled by load", SCALED, there=(ENVOY, "HorizontalPodAutoscaler/demo-picker-envoy")),
     Step(
-        "one Envoy, replaced at once",
-        merged(SERVICE, {"standalone": {"replicas": 1, "strategy": {"type": "Recreate"}}}),
-        there=(ENVOY,),
-        gone=("HorizontalPodAutoscaler/demo-picker-envoy", "PodDisruptionBudget/demo-picker-envoy"),
-    ),
-    Step(
-        "an Envoy for the world",
+        "Envoys by load, and three pickers that know the same",
         merged(
-            KEPT,
-            {"standalone": {"enabled": True, "service": {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}}},
-        ),
-        there=(CLIENTS,),
-        gone=(ENVOY, PEERS, "NetworkPolicy/demo-picker-envoy"),
-    ),
-    Step(
-        "a leader and a follower",
-        merged(KEPT, {"replicas": 2}),
-        gone=(CLIENTS, "PodDisruptionBudget/demo-picker"),
-        arguments=("--leader-election",),
-    ),
-    Step("all serve", EVEN, there=("PodDisruptionBudget/demo-picker",), arguments=("--active-active",)),
-    Step(
-        "all serve and know the same",
-        merged(
-            EVEN,
+            merged(SCALED, EVEN),
             {
                 "sharedState": {"url": "rediss://redis:6380/0", "existingSecret": "redis"},
                 "podDisruptionBudget": {"maxUnavailable": 1},
                 "networkPolicy": {"enabled": True},
             },
         ),
-        there=("PodDisruptionBudget/demo-picker", "NetworkPolicy/demo-picker"),
+        there=(ENVOY, "HorizontalPodAutoscaler/demo-picker-envoy", "PodDisruptionBudget/demo-picker"),
         arguments=("--active-active",),
     ),
     Step(
-        "one, replaced at once, in plaintext",
-        merged(KEPT, {"strategy": {"type": "Recreate"}, "tls": {"insecure": True}, "listenAddress": "::"}),
-        gone=("PodDisruptionBudget/demo-picker", "NetworkPolicy/demo-picker"),
+        "one Envoy, replaced at once, before a leader and a follower; no policy",
+        merged(
+            SERVICE,
+            {
+                "standalone": {"replicas": 1, "strategy": {"type": "Recreate"}},
+                "replicas": 2,
+                "networkPolicy": {"enabled": False},
+            },
+        ),
+        there=(ENVOY,),
+        gone=(
+            *("HorizontalPodAutoscaler/demo-picker-envoy", "NetworkPolicy/demo-picker"),
+            *("PodDisruptionBudget/demo-picker", "PodDisruptionBudget/demo-picker-envoy"),
+        ),
+        arguments=("--leader-election",),
+    ),
+    Step(
+        "one picker in plaintext, replaced at once, its Envoy for the world",
+        merged(
+            KEPT,
+            {
+                "standalone": {"enabled": True, "service": {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}},
+                "strategy": {"type": "Recreate"},
+                "tls": {"insecure": True},
+                "listenAddress": "::",
+            },
+        ),
+        there=(CLIENTS, "NetworkPolicy/demo-picker"),
+        gone=(ENVOY, PEERS, "NetworkPolicy/demo-picker-envoy"),
         arguments=("--insecure", "--host=::"),
     ),
     Step(
-        "a certificate of ours, another port", merged(KEPT, {"tls": {"secretName": "tls"}, "service": {"port": 9443}})
-    ),
-    Step(
-        "watched",
-        WATCHED,
+        "no Envoy, a certificate of ours, another port; watched",
+        merged(WATCHED, {"tls": {"secretName": "tls"}, "service": {"port": 9443}}),
         there=(*READER, "ServiceMonitor/demo-picker", "PrometheusRule/demo-picker", CLUSTER_ROLE),
+        gone=(CLIENTS, "NetworkPolicy/demo-picker", "PodMonitor/demo-picker-envoy"),
         arguments=("--metrics-auth",),
     ),
     Step(
@@ -133,7 +133,8 @@ STEPS = [
     Step(
         "behind Istio, scaling the model servers with KEDA",
         merged(
-            KEPT, {"provider": "istio", "httpRoute": {"enabled": True}, "modelServers": {"autoscaling": AUTOSCALING}}
+            KEPT,
+            {"provider": "istio", "httpRoute": {"enabled": True}, "modelServers": {"autoscaling": AUTOSCALING}},
         ),
         there=("DestinationRule/demo-picker", "HTTPRoute/demo", "ScaledObject/demo-picker-servers"),
         gone=(*READER, "HealthCheckPolicy/demo-picker", "PodMonitoring/demo-picker", CLUSTER_ROLE),
@@ -152,28 +153,32 @@ STEPS = [
         gone=("DestinationRule/demo-picker", "ScaledObject/demo-picker-servers"),
     ),
     Step(
-        "behind agentgateway, with objectives",
+        "behind agentgateway, with objectives, and an account and rights that others give",
         merged(
             KEPT,
             {
                 "provider": "agentgateway",
                 "inferencePool": {"failureMode": "FailClose"},
                 "inferenceObjectives": [{"name": "batch", "priority": -1}],
+                "serviceAccount": {"create": False, "name": "given"},
+                "rbac": {"create": False},
             },
         ),
         there=("InferenceObjective/batch",),
-        gone=("HTTPRoute/demo", "HorizontalPodAutoscaler/demo-picker-servers"),
+        gone=(
+            *("HTTPRoute/demo", "HorizontalPodAutoscaler/demo-picker-servers"),
+            *("ServiceAccount/demo-picker", "Role/demo-picker", "RoleBinding/demo-picker"),
+        ),
     ),
     Step(
-        "accounts and rights that others give",
-        merged(KEPT, {"serviceAccount": {"create": False, "name": "given"}, "rbac": {"create": False}}),
-        gone=("ServiceAccount/demo-picker", "Role/demo-picker", "RoleBinding/demo-picker", "InferenceObjective/batch"),
-    ),
-    Step(
-        "an account of another name, tests off",
-        merged(KEPT, {"serviceAccount": {"name": "ours"}, "tests": {"enabled": False}, "commonLabels": {"team": "ml"}}),
-        there=("ServiceAccount/ours", "Role/demo-picker"),
-        gone=("ServiceAccount/demo-picker",),
+        "three pickers, an account of another name, tests off",
+        merged(
+            merged(KEPT, EVEN),
+            {"serviceAccount": {"name": "ours"}, "tests": {"enabled": False}, "commonLabels": {"team": "ml"}},
+        ),
+        there=("ServiceAccount/ours", "Role/demo-picker", "PodDisruptionBudget/demo-picker"),
+        gone=("ServiceAccount/demo-picker", "InferenceObjective/batch"),
+        arguments=("--active-active",),
     ),
     Step("plain again, the pool kept", KEPT, there=(POOL, "ServiceAccount/demo-picker"), gone=("ServiceAccount/ours",)),
 ]
@@ -353,3 +358,50 @@ def test_through_every_mode_and_back(cluster: ChartCluster) -> None:
     assert STEPS[1].values == KEPT
     release.helm("uninstall", "demo")
     assert set(release.held()) == {POOL}
+
+
+def test_no_envoy_is_taken_away_when_an_autoscaler_comes(cluster: ChartCluster) -> None:
+    """Left out of the manifest at once, `replicas` would fall to 1. docs/chart.md says how to switch it off again."""
+    release = Release(cluster)
+    path = f"/apis/apps/v1/namespaces/{release.namespace}/deployments/demo-picker-envoy"
+
+    def envoys() -> int:
+        return int(cluster.api.request("GET", path)["spec"]["replicas"])
+
+    def scaled(count: int) -> None:
+        """What the autoscaler does."""
+        scale = cluster.api.request("GET", f"{path}/scale")
+        scale["spec"]["replicas"] = count
+        cluster.api.request("PUT", f"{path}/scale?fieldManager=kube-controller-manager", scale)
+
+    four = merged(SERVICE, {"standalone": {"replicas": 4}})
+    release.helm("install", "demo", values=four)
+    release.helm("upgrade", "demo", values=merged(four, SCALED))
+    assert envoys() == 4
+    release.helm("upgrade", "demo", values=merged(four, SCALED))
+    assert envoys() == 4, "nobody else has set them yet"
+    scaled(6)
+    release.helm("upgrade", "demo", values=merged(four, SCALED))
+    assert envoys() == 6
+    with pytest.raises(AssertionError, match=r"conflict with .*kube-controller-manager.*\.spec\.replicas"):
+        release.helm("upgrade", "demo", values=four)
+    release.helm("upgrade", "demo", "--force-conflicts", values=four)
+    assert envoys() == 4 and "HorizontalPodAutoscaler/demo-picker-envoy" not in release.held()
+    release.helm("upgrade", "demo", values=merged(SERVICE, {"standalone": {"replicas": 1}}))
+    release.helm("upgrade", "demo", values=SCALED)
+    assert envoys() == 2, "the least that it may scale to"
+    release.helm("uninstall", "demo")
+
+
+def test_a_rollback_takes_a_pool_along_that_is_not_kept(cluster: ChartCluster) -> None:
+    """As docs/chart.md says: it renders nothing, so nothing refuses it."""
+    release = Release(cluster)
+    release.helm("install", "demo", values={"discovery": "selector"})
+    release.helm("upgrade", "demo", values={})
+    assert POOL in release.held()
+    release.helm("rollback", "demo", "1")
+    assert POOL not in release.held()
+    release.helm("upgrade", "demo", values=KEPT)
+    release.helm("rollback", "demo", "1")
+    assert POOL in release.held()
+    release.helm("uninstall", "demo")
