@@ -21,6 +21,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -88,21 +89,28 @@ class EnvoyProcess:
     admin_port: int
     pid: int
 
-    def __init__(self, config: EnvoyConfig | dict[str, Any], *, concurrency: int = 1, log_level: str = "warning"):
+    def __init__(
+        self,
+        config: EnvoyConfig | dict[str, Any],
+        *,
+        concurrency: int = 1,
+        log_level: str = "warning",
+        flags: Sequence[str] = (),
+    ):
         self._folder = Path(tempfile.mkdtemp(prefix="picker-envoy-"))
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            self._start(build(config) if isinstance(config, EnvoyConfig) else config, concurrency, log_level)
+            bootstrap = build(config) if isinstance(config, EnvoyConfig) else config
+            self._start(bootstrap, ["--concurrency", str(concurrency), "-l", log_level, *flags])
         except BaseException:
             self.stop()
             raise
 
-    def _start(self, bootstrap: dict[str, Any], concurrency: int, log_level: str) -> None:
+    def _start(self, bootstrap: dict[str, Any], flags: list[str]) -> None:
         config_path = self._folder / "envoy.json"
         config_path.write_text(json.dumps(bootstrap))
         binary = envoy_binary()
-        command = [str(binary), "-c", str(config_path), "--disable-hot-restart"]
-        command += ["--concurrency", str(concurrency), "-l", log_level, "--log-format", "%v"]
+        command = [str(binary), "-c", str(config_path), "--disable-hot-restart", "--log-format", "%v", *flags]
         command += ["--admin-address-path", str(self._admin_path), "--log-path", str(self._folder / "log")]
         with (self._folder / "output").open("wb") as output:
             self._process = subprocess.Popen(

@@ -28,7 +28,9 @@ from tests.printed import to_run
 pytestmark = pytest.mark.usefixtures("helm")
 
 PAGE = REPOSITORY / "docs" / "migrate.md"
-PEER = Path(__file__).parent / "peer" / "llm-d-router-gateway-ebab687.yaml"
+PEERS = Path(__file__).parent / "peer"
+PEER = PEERS / "llm-d-router-gateway-ebab687.yaml"
+STANDALONE = PEERS / "llm-d-router-standalone-ebab687.yaml"
 CHAT = "/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 OLD, POOL, NEW = "vllm-qwen3-epp", "vllm-qwen3", "picker"
@@ -42,11 +44,13 @@ def blocks(kind: str) -> list[str]:
 class Reader:
     """Somebody who pastes the page into a shell, in a namespace of this test's and with its one port."""
 
-    def __init__(self, cluster: ChartCluster, folder: Path, port: int) -> None:
+    def __init__(self, cluster: ChartCluster, folder: Path, port: int, peer: Path = PEER) -> None:
         self.cluster = cluster
         self.namespace = cluster.namespace()
         self.folder = folder
         self._port = port
+        self.forwarded: dict[str, str] = {}
+        """What `kubectl port-forward` would have put on this machine: the page's address, and where it is here."""
         (folder / "deploy").symlink_to(REPOSITORY / "deploy")
         programs = folder / "bin"
         programs.mkdir()
@@ -56,8 +60,8 @@ class Reader:
             (programs / name).symlink_to(tool(name))
         self.theirs = folder / "theirs"
         (self.theirs / "templates").mkdir(parents=True)
-        (self.theirs / "Chart.yaml").write_text("{apiVersion: v2, name: llm-d-router-gateway, version: 0.0.0}\n")
-        (self.theirs / "templates" / "all.yaml").write_text(self._here(PEER.read_text()))
+        (self.theirs / "Chart.yaml").write_text(f"{{apiVersion: v2, name: {peer.stem}, version: 0.0.0}}\n")
+        (self.theirs / "templates" / "all.yaml").write_text(self._here(peer.read_text()))
 
     def _here(self, text: str) -> str:
         text = re.sub(
@@ -66,6 +70,8 @@ class Reader:
         text = text.replace("number: 8000", f"number: {self._port}").replace(
             "targetPorts: [8000]", f"targetPorts: [{self._port}]"
         )
+        for there, here in self.forwarded.items():
+            text = text.replace(there, here)
         return text.replace("THEIR-CHART", str(self.theirs))
 
     def types(self, script: str) -> str:
@@ -120,15 +126,14 @@ def test_the_page_is_the_walk() -> None:
 
 
 def test_what_no_fixture_was_walked_of_is_named() -> None:
-    """The one fixture is their gateway chart without a provider; the page claims no more."""
-    vendors = {o["kind"] for o in objects(PEER.read_text())} & {
-        "HealthCheckPolicy",
-        "GCPBackendPolicy",
-        "DestinationRule",
-    }
-    assert vendors == set() and [path.name for path in PEER.parent.glob("*.yaml")] == [PEER.name]
+    """Each fixture is a chart of theirs without a provider, the standalone one with its Envoy in the picker's pod; the
+    page claims no more."""
+    assert sorted(PEERS.glob("*.yaml")) == [PEER, STANDALONE]
+    found = [o for path in (PEER, STANDALONE) for o in objects(path.read_text())]
+    assert {o["kind"] for o in found} & {"HealthCheckPolicy", "GCPBackendPolicy", "DestinationRule"} == set()
+    assert [o["metadata"]["name"] for o in found if o["kind"] == "Deployment"] == [OLD, OLD]
     not_tried = " ".join(PAGE.read_text().split()).partition("Not tried: ")[2].partition("## The walk")[0]
-    for words in ("gke or istio", "`llm-d-router-standalone`", "a vendor's gateway"):
+    for words in ("gke or istio", "`router.proxy.mode` service", "a vendor's gateway", "`kubectl port-forward`"):
         assert words in not_tried
 
 

@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from picker.lab.envoy import Balancing, BodySendMode, EnvoyConfig, build
 from tests.deploy.cluster_fixture import ChartCluster
@@ -26,6 +26,9 @@ LOOK_SECONDS = 0.1
 
 class Controllers:
     """Runs from `with` to its end. `deployments` and `pool` are the names that it looks for."""
+
+    insecure = True
+    """Whether the pickers speak plaintext to the Envoy, whatever their Deployments say."""
 
     def __init__(self, cluster: ChartCluster, namespace: str, folder: Path, deployments: tuple[str, ...], pool: str):
         self._cluster = cluster
@@ -45,7 +48,7 @@ class Controllers:
         self._thread = threading.Thread(target=self._run, name="controllers")
         self._write_endpoints(None)
 
-    def __enter__(self) -> "Controllers":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -87,16 +90,26 @@ class Controllers:
         finally:
             for process in (*self._pickers.values(), *self._stopped):
                 process.close()
+            self._close()
+
+    def _pod_started(self, name: str, deployment: dict[str, Any]) -> None:
+        """What else runs in the pod; and below, what becomes of it, and what ends with these controllers."""
+
+    def _pod_stopped(self, name: str) -> None: ...
+
+    def _close(self) -> None: ...
 
     def _look(self) -> None:
         for name in self._deployments:
             deployment = self._get(f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}")
             if deployment is not None and name not in self._pickers:
                 self._pickers[name] = self._start(name, deployment)
+                self._pod_started(name, deployment)
             elif deployment is None and name in self._pickers:
                 self._pickers[name].terminate()
                 self._stopped.append(self._pickers.pop(name))
                 self._ready.discard(name)
+                self._pod_stopped(name)
         for name, picker in self._pickers.items():
             if name not in self._ready and picker.health("readiness", picker.health_address) == "SERVING":
                 self._publish(name)
@@ -119,9 +132,11 @@ class Controllers:
                 "--config=/etc/picker/config/picker.yaml": f"--config={config}",
                 "--host=0.0.0.0": "--host=127.0.0.1",
             }
-            given = [flag for flag in found[0]["args"][1:] if "-port=" not in flag]
+            args = found[0]["args"][1:]
+            given = [flag for flag in args if "-port=" not in flag or flag.startswith("--target-port=")]
             flags = [there.get(flag, flag).replace("$(NAMESPACE)", self._namespace) for flag in given]
-        return PickerProcess(flags=flags, env={"KUBECONFIG": str(kubeconfig), "POD_NAME": f"{name}-1"})
+        environment = {"KUBECONFIG": str(kubeconfig), "POD_NAME": f"{name}-1"}
+        return PickerProcess(flags=flags, env=environment, insecure=self.insecure)
 
     def _publish(self, name: str) -> None:
         path = f"/apis/discovery.k8s.io/v1/namespaces/{self._namespace}/endpointslices"
