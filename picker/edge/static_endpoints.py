@@ -11,6 +11,7 @@ The list counts as synced after the first round, whatever resolved: the endpoint
 """
 
 import asyncio
+import hashlib
 import ipaddress
 import socket
 import time
@@ -98,11 +99,24 @@ def _changed_targets(file: FollowedFile) -> list[StaticTarget] | None:
     content = file.poll()
     if content is None:
         return None
-    with unnoticed():
-        targets = _parsed(content)
+    targets = _targets_of(content)
     if not targets:
         raise SourceError("it lists no endpoint; to serve none, stop the picker")
     return targets
+
+
+def _targets_of(content: bytes) -> list[StaticTarget]:
+    with unnoticed():
+        return _parsed(content)
+
+
+def _meaning(content: bytes) -> int:
+    """The same for the same entries in whatever order: programs write them out of maps, which have none."""
+    meaning = 0
+    for target in _targets_of(content):
+        ordered = msgspec.structs.replace(target, labels=dict(sorted(target.labels.items())))
+        meaning += int.from_bytes(hashlib.blake2b(repr(ordered).encode(), digest_size=16).digest(), "big")
+    return meaning
 
 
 def _parsed(content: bytes) -> list[StaticTarget]:
@@ -179,7 +193,7 @@ class StaticSource:
         self._file: FollowedFile | None = None
         if file is not None:
             try:
-                self._file = FollowedFile(file, bytes_max=FILE_BYTES_MAX, clock=clock)
+                self._file = FollowedFile(file, bytes_max=FILE_BYTES_MAX, clock=clock, meaning=_meaning)
             except FileProblem as problem:
                 raise SourceError(str(problem)) from None
             try:

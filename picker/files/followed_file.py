@@ -6,7 +6,10 @@ endpoints. So what has changed is taken only once it has *settled*:
 
 * two reads in a row, `AGREE_SECONDS` or more apart, give the same bytes;
 * what is only the beginning of the content in force (a file being written again) stands for `CUT_SECONDS`;
-* an empty file never takes the place of a filled one. Remove what is meant to be gone, or write so.
+* an empty file never takes the place of a filled one. Remove what is meant to be gone, or write so;
+* where texts differ in every read (somebody writes each second, with the time in a comment), all of them have
+  meant the same for `MEANT_SECONDS`, and something else than the text in force. Only files with a `meaning` settle
+  so. It is asked for no more than a tenth of the time, as it parses.
 
 Only regular files are opened for reading, without waiting, and no more than `bytes_max` is read: a named pipe,
 a device or an endless file costs a message. A bad state is told once, when two reads in a row found it; the last
@@ -16,6 +19,7 @@ One owner at a time; `poll` does blocking reads, which for large files belong in
 """
 
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Sequence
@@ -23,11 +27,17 @@ from pathlib import Path
 
 AGREE_SECONDS = 0.5
 CUT_SECONDS = 10.0
+MEANT_SECONDS = 5.0
+MEANING_SHARE = 10
+"""So many times as long as asking for a meaning took, it is not asked for again."""
 FRESH_SECONDS = 2.0
 """At the start, a file that was written so recently is read again before it is believed."""
 START_TRIES = 10
 START_PAUSE_SECONDS = 0.1
 _READ_BYTES = 256 * 1024
+
+_STATEMENT = re.compile(rb"^[ \t]*[^#\s]", re.MULTILINE)
+"""A line that is no comment."""
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a directory"),
@@ -36,6 +46,10 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+Meaning = Callable[[bytes], object]
+"""What a text says, to be compared; `ValueError` for one that says nothing good."""
 
 
 class FileProblem(Exception):
@@ -79,14 +93,28 @@ class FollowedFiles:
     `contents` is what is in force, by position; `None` until something could be read.
     """
 
-    def __init__(self, paths: Sequence[Path], *, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Reads nothing yet: `start` or `poll` does. `clock`: monotonic seconds."""
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        bytes_max: int,
+        clock: Callable[[], float] = time.monotonic,
+        meaning: Meaning | None = None,
+    ) -> None:
+        """Reads nothing yet: `start` or `poll` does. `clock`: monotonic seconds. `meaning`: of texts whose lines may
+        be comments (`#`)."""
         self.paths = tuple(paths)
         self.contents: tuple[bytes, ...] | None = None
         self._bytes_max = bytes_max
         self._clock = clock
         self._candidate: tuple[bytes, ...] | None = None
         self._candidate_since = 0.0
+        self._meaning = meaning
+        self._meant: object = None
+        """What the texts say that differ in every read, and since when; `None` where that was not asked."""
+        self._meant_since = 0.0
+        self._meant_in_force: object = None
+        self._ask_at = 0.0
         self.problem: str | None = None
         """What is wrong with the files now, as it was told."""
         self._suspected: str | None = None
@@ -119,7 +147,7 @@ class FollowedFiles:
             found = self.read()
             self._refuse_emptied(found)
         except FileProblem as problem:
-            self._candidate = None
+            self._candidate = self._meant = None
             seen, self._suspected = self._suspected, str(problem)
             if seen != str(problem) or self.problem == str(problem):
                 return None  # for this moment only, as when a file is taken away and written anew; or told already
@@ -127,37 +155,73 @@ class FollowedFiles:
             raise
         self.problem = self._suspected = None
         if found == self.contents:
-            self._candidate = None
+            self._candidate = self._meant = None
             return None
         now = self._clock()
-        if found != self._candidate:
+        if self._candidate is None:
             self._candidate, self._candidate_since = found, now
             return None
-        if now - self._candidate_since < (CUT_SECONDS if self._cut(found) else AGREE_SECONDS):
+        if found != self._candidate:
+            self._candidate, self._candidate_since = found, now
+            settled = self._meaning is not None and self._means_the_same(found, self._meaning, now)
+        else:
+            settled = now - self._candidate_since >= (CUT_SECONDS if self._cut(found) else AGREE_SECONDS)
+        if not settled:
             return None
-        self._candidate = None
+        self._candidate = self._meant = self._meant_in_force = None
         self.contents = found
         return found
 
+    def _means_the_same(self, found: tuple[bytes, ...], meaning: Meaning, now: float) -> bool:
+        """Whether texts that differ have said the same for long enough, and something new."""
+        if now < self._ask_at:
+            return False
+        meant = _meant(meaning, found)
+        if self._meant_in_force is None and self.contents is not None:
+            self._meant_in_force = _meant(meaning, self.contents)
+        self._ask_at = now + MEANING_SHARE * (self._clock() - now)
+        if meant != self._meant:
+            self._meant, self._meant_since = meant, now
+            return False
+        return now - self._meant_since >= MEANT_SECONDS and meant != self._meant_in_force
+
     def _refuse_emptied(self, found: tuple[bytes, ...]) -> None:
         for path, before, now in zip(self.paths, self.contents or (), found, strict=False):
-            if before.strip() and not now.strip():
+            if not self._empty(before) and self._empty(now):
+                what = "holds nothing but comments" if now.strip() else "is empty"
                 raise FileProblem(
-                    f"{path} is empty, as a file is while it is written: what it said before stays in force"
+                    f"{path} {what}, as a file is while it is written: what it said before stays in force"
                 )
+
+    def _empty(self, content: bytes) -> bool:
+        """Also with nothing but comments, where a text may have them."""
+        return not content.strip() if self._meaning is None else _STATEMENT.search(content) is None
 
     def _cut(self, found: tuple[bytes, ...]) -> bool:
         """Whether a file holds only the beginning of what it said before."""
-        before = self.contents or ()
-        return any(len(new) < len(old) and old.startswith(new) for old, new in zip(before, found, strict=False))
+        pairs = zip(map(self._said, self.contents or ()), map(self._said, found), strict=False)
+        return any(len(new) < len(old) and old.startswith(new) for old, new in pairs)
+
+    def _said(self, content: bytes) -> bytes:
+        """Without the lines that are comments: the time in one does not make a cut text another."""
+        if self._meaning is None or b"#" not in content:
+            return content
+        return b"".join(line for line in content.splitlines(keepends=True) if not line.lstrip().startswith(b"#"))
 
 
 class FollowedFile:
     """One file. `content` is what is in force."""
 
-    def __init__(self, path: Path, *, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        bytes_max: int,
+        clock: Callable[[], float] = time.monotonic,
+        meaning: Meaning | None = None,
+    ) -> None:
         """Reads at once. Raises `FileProblem`."""
-        self._files = FollowedFiles((path,), bytes_max=bytes_max, clock=clock)
+        self._files = FollowedFiles((path,), bytes_max=bytes_max, clock=clock, meaning=meaning)
         self.content = self._files.start()[0]
 
     @property
@@ -172,6 +236,13 @@ class FollowedFile:
             return None
         self.content = found[0]
         return self.content
+
+
+def _meant(meaning: Meaning, contents: tuple[bytes, ...]) -> object:
+    try:
+        return tuple(map(meaning, contents))
+    except ValueError as error:  # so that it is told, where it stays the same
+        return str(error)
 
 
 def _written_at(path: Path) -> float:

@@ -187,23 +187,29 @@ static_resources:
                                   request_body_mode: NONE
                                   response_body_mode: NONE
                         {{- if not $duplex }}
-                        # Large uploads of files: not held, so of any size. The picker does not see them, nor a form's
-                        # `model`.
+                        # A CONNECT has no end of body to wait for, and nothing here is a tunnel.
+                        - match: {connect_matcher: {}}
+                          direct_response: {status: 403}
+                          typed_per_filter_config:
+                            envoy.filters.http.ext_proc:
+                              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute
+                              disabled: true
+                        # Large bodies that the picker does not read are not held, so they may have any size: first by
+                        # their path, where it says all that the picker wants to know.
                         - match:
-                            prefix: /
+                            safe_regex:
+                              regex: ".*/(files|uploads(/[^/]+/parts)?|api/blobs/[^/]+|models?/.+/(infer|invoke|converse)[^/]*|[^/]+:[A-Za-z]+)/?"
                             headers:
-                              - name: content-type
-                                string_match:
-                                  safe_regex: {regex: "(?i)(multipart/|application/octet-stream|audio/|video/|image/).*"}
                               # From the limit on, and those that do not say how long they are.
-                              - name: content-length
+                              - &large
+                                name: content-length
                                 range_match: {start: 0, end: {{ int64 .Values.standalone.requestBodyBytesMax }}}
                                 invert_match: true
                                 treat_missing_header_as_empty: true
-                          route:
+                          route: &anywhere
                             cluster: model_servers
                             timeout: {{ $timeout }}
-                          typed_per_filter_config:
+                          typed_per_filter_config: &unread
                             envoy.filters.http.ext_proc:
                               "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute
                               overrides:
@@ -215,6 +221,17 @@ static_resources:
                                   {{- if eq .Values.standalone.responseBodyMode "FULL_DUPLEX_STREAMED" }}
                                   response_trailer_mode: SEND
                                   {{- end }}
+                        # Then whatever says that it is no JSON; a form's `model` is not seen. What says nothing is read.
+                        - match:
+                            prefix: /
+                            headers:
+                              - name: content-type
+                                string_match:
+                                  safe_regex: {regex: "(?i)[^;]*[/+](x-)?json([^a-z0-9-].*)?"}
+                                invert_match: true
+                              - *large
+                          route: *anywhere
+                          typed_per_filter_config: *unread
                         {{- end }}
                         - match: {prefix: /}
                           {{- if not $duplex }}

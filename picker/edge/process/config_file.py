@@ -24,7 +24,9 @@ class ConfigFile:
     def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Reads at once. Raises `ConfigError`."""
         try:
-            self._file = FollowedFile(path, bytes_max=FILE_BYTES_MAX, clock=clock) if path is not None else None
+            self._file = (
+                FollowedFile(path, bytes_max=FILE_BYTES_MAX, clock=clock, meaning=_loaded) if path is not None else None
+            )
         except FileProblem as problem:
             raise ConfigError(str(problem)) from None
         self.config = _load(self._file.content) if self._file is not None else Config()
@@ -68,8 +70,7 @@ class ConfigFile:
             raise ConfigError(str(problem)) from None
         if content is not None:
             self._content_good = False
-            with unnoticed():
-                self.config = _load(content)
+            self.config = _loaded(content)
             self._content_good = True
             return self.config
         readable_again = unreadable and self._file.problem is None
@@ -82,6 +83,11 @@ def read(path: Path) -> Config:
         return _load(read_regular(path, bytes_max=FILE_BYTES_MAX))
     except FileProblem as problem:
         raise ConfigError(str(problem)) from None
+
+
+def _loaded(content: bytes) -> Config:
+    with unnoticed():
+        return _load(content)
 
 
 def _load(content: bytes) -> Config:

@@ -242,6 +242,37 @@ def test_a_list_that_is_being_written_again_loses_no_endpoint(tmp_path):
         assert len(followed._targets) == 4
 
 
+def test_a_list_that_is_written_anew_each_second_with_the_time_in_it_is_taken(tmp_path):
+    """And in whatever order: it comes out of a map."""
+    file = tmp_path / "endpoints.yaml"
+    clock = Clock()
+
+    def put(number, entries):
+        turned = entries[number % len(entries) :] + entries[: number % len(entries)]
+        write(file, "\n".join([f"# written at {number}", "endpoints:", *turned, ""]))
+
+    def reloads(entries):
+        found = 0
+        for _ in range(20):
+            put(int(clock.now), entries)
+            found += asyncio.run(followed._reload())
+            clock.now += 1
+        return found
+
+    before = [f"- 10.0.0.{n}:8000" for n in range(1, 4)]
+    put(0, before)
+    followed = source(told := Told(), file=file, clock=clock)
+    assert reloads(before) == 0
+    more = [*before, "- {address: 10.0.0.4, port: 8000, labels: {a: b, c: d}}"]
+    assert reloads(more) == 1
+    assert sorted(addresses(followed._targets))[-1] == ("10.0.0.4", 8000)
+    assert reloads([*more[:-1], more[-1].replace("a: b, c: d", "c: d, a: b")]) == 0
+    assert reloads([*more[:-1], more[-1].replace("c: d", "c: e")]) == 1
+    assert not told.logged
+    assert reloads(["- nonsense"]) == 0
+    assert [level for level, _ in told.logged] == ["error"]
+
+
 def test_thousands_of_endpoints_come_out_as_they_went_in(tmp_path):
     file = tmp_path / "endpoints.json"
     wanted = [f"10.0.{n // 200}.{n % 200}:8000" for n in range(3000)]

@@ -9,6 +9,8 @@ import pytest
 from picker.files.followed_file import (
     AGREE_SECONDS,
     CUT_SECONDS,
+    MEANING_SHARE,
+    MEANT_SECONDS,
     FileProblem,
     FollowedFile,
     FollowedFiles,
@@ -101,6 +103,102 @@ def test_files_that_belong_together_settle_together(tmp_path: Path) -> None:
     assert followed.poll() is None
     clock.now += 1
     assert followed.poll() == (b"new", b"new")
+
+
+class Texts:
+    """A file of one word, and comments, that is written anew before each look, a second after the last one."""
+
+    def __init__(self, path: Path, word: str) -> None:
+        self.path, self.number, self.asked, self.asking_seconds = path, 0, 0, 0.0
+        self.clock = Clock()
+        self.write(word)
+        self.followed = FollowedFile(path, bytes_max=LIMIT, clock=self.clock, meaning=self.meaning)
+
+    def meaning(self, content: bytes) -> str:
+        self.asked += 1
+        self.clock.now += self.asking_seconds
+        (word,) = [line for line in content.decode().split("\n") if line and not line.startswith("#")]
+        if word == "bad":
+            raise ValueError(word)
+        return word
+
+    def write(self, text: str) -> None:
+        """By rename, so there is nothing half written."""
+        self.number += 1
+        other = self.path.with_suffix(".new")
+        write(other, f"# written at {self.number}\n{text}\n".encode())
+        other.replace(self.path)
+
+    def looks(self, *texts: str) -> list[bytes | None]:
+        found = []
+        for text in texts:
+            self.write(text)
+            self.clock.now += 1
+            found.append(self.followed.poll())
+        return found
+
+
+SETTLED = int(MEANT_SECONDS) + 2
+"""Looks, a second apart: the first makes a candidate, the second asks what it says, and that stands."""
+
+
+def test_texts_that_differ_in_every_read_count_when_they_have_said_the_same_for_long(tmp_path: Path) -> None:
+    texts = Texts(tmp_path / "file", "one")
+    *early, last = texts.looks(*["two"] * SETTLED)
+    assert early == [None] * len(early)
+    assert last == texts.path.read_bytes() == texts.followed.content
+    assert texts.looks(*["two"] * 20) == [None] * 20, "that is in force already"
+    assert any(texts.looks(*["three"] * SETTLED))
+
+
+def test_one_other_text_among_them_and_they_begin_anew(tmp_path: Path) -> None:
+    texts = Texts(tmp_path / "file", "one")
+    almost = ["two"] * int(MEANT_SECONDS)
+    for other in ("three", "one", "bad", ""):
+        assert not any(texts.looks(*almost, other))
+    assert texts.followed.content.endswith(b"one\n")
+
+
+def test_texts_of_which_each_says_something_else_never_count(tmp_path: Path) -> None:
+    texts = Texts(tmp_path / "file", "one")
+    assert not any(texts.looks(*map(str, range(40))))
+    assert not any(texts.looks(*["two", "three"] * 20))
+
+
+def test_texts_that_stay_bad_are_given_out_once_so_that_it_is_told(tmp_path: Path) -> None:
+    texts = Texts(tmp_path / "file", "one")
+    assert sum(found is not None for found in texts.looks(*["bad"] * 40)) == 1
+    assert any(texts.looks(*["one"] * SETTLED))
+
+
+def test_texts_of_comments_alone_are_empty_however_often_they_change(tmp_path: Path) -> None:
+    texts = Texts(tmp_path / "file", "one")
+    assert texts.looks("") == [None]
+    texts.clock.now += 1
+    with pytest.raises(FileProblem, match="nothing but comments"):
+        texts.followed.poll()
+    assert not any(texts.looks(*[""] * 40))
+    assert texts.followed.content.endswith(b"one\n")
+
+
+def test_a_cut_text_is_known_under_another_comment(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write(path, b"# at 1\na\nb\nc\n")
+    clock = Clock()
+    followed = FollowedFile(path, bytes_max=LIMIT, clock=clock, meaning=bytes.split)
+    write(path, b"# at 2\na\nb\n")
+    for _ in range(int(CUT_SECONDS)):
+        assert followed.poll() is None
+        clock.now += 1
+    assert followed.poll() == b"# at 2\na\nb\n"
+
+
+def test_what_takes_long_to_understand_is_not_asked_for_in_every_read(tmp_path: Path) -> None:
+    texts = Texts(tmp_path / "file", "one")
+    texts.asking_seconds = 2.0
+    found = texts.looks(*["two"] * 100)
+    assert any(found)
+    assert texts.asked * texts.asking_seconds <= texts.clock.now / MEANING_SHARE + 2 * texts.asking_seconds
 
 
 def test_at_the_start_a_file_that_was_just_written_is_read_until_two_reads_agree(tmp_path: Path) -> None:

@@ -70,6 +70,29 @@ def test_a_file_that_is_being_written_changes_nothing(file: Path) -> None:
     assert changed is not None and changed.limits.request_body_bytes_max == 2200
 
 
+def test_a_file_that_is_written_anew_each_second_with_the_time_in_it_is_taken(file: Path) -> None:
+    clock = Clock()
+    followed = ConfigFile(file, clock=clock)
+
+    def changes(text: str) -> list[Config]:
+        found = []
+        for _ in range(20):
+            put(file, f"# written at {clock.now}\n{text}")
+            found.append(followed.poll())
+            clock.now += 1
+        return [config for config in found if config is not None]
+
+    assert changes(TEXT) == []
+    (changed,) = changes(TEXT.replace("1100", "2200"))
+    assert changed.limits.request_body_bytes_max == 2200
+    with pytest.raises(ConfigError, match="epsilom"):
+        changes("epsilom: 1\n")
+    assert changes("epsilom: 1\n") == []
+    with pytest.raises(ConfigError, match="nothing but comments"):
+        changes("")
+    assert followed.config is changed
+
+
 def test_a_bad_state_is_told_once_and_the_last_good_configuration_stays(file: Path) -> None:
     clock = Clock()
     followed = ConfigFile(file, clock=clock)
