@@ -2,6 +2,7 @@
 
     paths.py              the table: a row a path
     reading.py            bytes -> InferenceRequest, in bounded time
+    mending.py            what Python reads and msgspec does not, so that it does
     request.py            the neutral form
     chat_completions.py, completions.py, embeddings.py, generate.py, messages.py, responses.py    one a family of APIs
     model_name.py         the model where nothing else is read
@@ -16,12 +17,12 @@ A new path: a row in `paths.py`, and a `parse` where its prompt can be read.
 """
 
 from picker.api.paths import APIS, OTHER, Api, Path, find_path
-from picker.api.reading import read_body, unparsed
+from picker.api.reading import read_body, read_model, unparsed
 
 PARSERS = APIS
 """By the shape of the path: the APIs whose prompts are understood."""
 
-__all__ = ["APIS", "OTHER", "PARSERS", "Api", "Path", "find_api", "find_path", "read_body", "unparsed"]
+__all__ = ["APIS", "OTHER", "PARSERS", "Api", "Path", "find_api", "find_path", "read_body", "read_model", "unparsed"]
 
 
 def find_api(path: str) -> Api | None:

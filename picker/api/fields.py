@@ -15,7 +15,7 @@ import msgspec
 from xxhash import xxh3_128_hexdigest
 
 from picker.api.document import Document
-from picker.api.shapes import Raw, StreamOptions
+from picker.api.shapes import Named, Raw, StreamOptions
 
 _QUOTE: Final = ord('"')
 _CONTAINERS: Final = frozenset(b"[{")
@@ -29,6 +29,7 @@ NAME_BYTES_MAX: Final = 1024
 _STAND_IN_HEAD_BYTES: Final = 64
 
 _decode_text = msgspec.json.Decoder(str).decode
+_decode_named = msgspec.json.Decoder(Named).decode
 _decode_options = msgspec.json.Decoder(StreamOptions).decode
 
 
@@ -51,6 +52,13 @@ def _stand_in(view: memoryview) -> str:
     """Of a long string: who wrote the same bytes gets the same, in about a hundred characters."""
     head = bytes(view[1 : 1 + _STAND_IN_HEAD_BYTES]).decode("utf-8", "replace")
     return f"{head}\u2026{xxh3_128_hexdigest(view)}"
+
+
+def text_or_id(document: Document, raw: Raw) -> str | None:
+    """A string, or the `id` of an object: the two ways to name a conversation."""
+    if not raw or memoryview(raw)[0] != ord("{"):
+        return text(document, raw)
+    return text(document, _decode_named(raw).id)
 
 
 def scalar_text(document: Document, raw: Raw) -> str | None:

@@ -12,7 +12,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from picker.api import model_name
 from picker.api.document import Document, Text, shortened
+from picker.api.mending import mend
+from picker.api.model_name import in_beginning, in_form, is_form
 from picker.api.paths import Api
 from picker.api.request import InferenceRequest, InvalidBody
 
@@ -27,27 +30,20 @@ STRINGS_BYTES_MAX: Final = 1024 * 1024
 bodies only what is left without long strings is looked at so."""
 QUOTES_MAX: Final = 200_000
 """Strings are stepped over at a tenth of a microsecond each."""
+OUTLINE_BYTES_MAX: Final = 4 * 1024 * 1024
+OUTLINE_CONTAINERS_MAX: Final = 400_000
+"""Where a body has more of both, not even its outermost object is read: to step over one takes some 25 ns."""
 SECOND_READING_BYTES_MAX: Final = 64 * 1024
 """Python's own reader takes up to 0.2 us a byte of such bodies as are made for it."""
-MEND_BYTES_MAX: Final = 128 * 1024
-"""Regular expressions take up to 0.1 us a byte of such bodies as are made for them."""
-TRANSCODE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""UTF-16 and UTF-32 take a nanosecond a byte."""
-HALVES_MAX: Final = 4
-"""Surrogates without their other half that are looked for in a long body, one after the other."""
+TRANSCODE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""UTF-16 and UTF-32 take up to 3 ns a byte."""
 
-_HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
-_LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_HIGH_HALF: Final = re.compile(_HIGH)
-_LONE_SURROGATE: Final = re.compile(
-    rb"(?<!\\)((?:\\\\)*)%b(?!%b)" % (_HIGH, _LOW)  # behind an even number of backslashes an escape begins
-    + rb"|(?<!\\)((?:\\\\)+)%b" % _LOW
-    + rb"|(?<!\\)(?<!%b)%b" % (_HIGH, _LOW)
-)
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_NOT_A_NUMBER: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
 _HALF: Final = ("hex escape", "surrogate")
-"""What msgspec says of half an emoji; the place that it names is behind the escape."""
+"""What msgspec says of half an emoji."""
+_HIGH_HALF: Final = re.compile(rb"\\u[dD][89abAB]")
+_PAIR_BYTES: Final = 12
+"""Of an emoji's two escapes: msgspec calls a half that is nearer to the end a truncation."""
 _PLACE: Final = re.compile(r" \(byte (\d+)\)$")
 
 
@@ -56,23 +52,25 @@ def read_body(api: Api, body: Text) -> InferenceRequest:
 
     Raises `InvalidBody` where it is no JSON at all.
     """
-    document = shortened(body)
-    if document is not None:
-        try:
-            if _readable(document.json):
-                return _parsed(api, document)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # it asks for the text of a long string, or is no such body: read as it is, which says
-    if not _readable(body):
-        return unparsed(api.name, len(body))
     try:
-        return _parsed(api, Document(body))
-    except msgspec.ValidationError:
-        return unparsed(api.name, len(body))
+        return _first_reading(api, body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return _second_reading(api, bytes(body), error)
-    except RecursionError:  # nested too deep to look further: the engine decides
-        return unparsed(api.name, len(body))
+
+
+def read_model(api: Api, content_type: str, body: Text, *, whole: bool = True) -> InferenceRequest:
+    """A body whose prompt is not read: of JSON or a form the model, and what is continued.
+
+    `whole`: else only its beginning is here. `content_type`: in lower case.
+    """
+    if is_form(content_type, body):
+        return unparsed(api.name, 0, in_form(content_type, body))
+    if not whole:
+        return unparsed(api.name, 0, in_beginning(body))
+    try:
+        return read_body(api, body)
+    except InvalidBody:  # we do not know that it should be JSON: the engine says so
+        return unparsed(api.name, 0)
 
 
 def unparsed(name: str, body_bytes: int, model: str | None = None) -> InferenceRequest:
@@ -80,10 +78,43 @@ def unparsed(name: str, body_bytes: int, model: str | None = None) -> InferenceR
     return InferenceRequest(api=name, model=model, prompt_bytes=body_bytes, sized=False)
 
 
+def _first_reading(api: Api, body: Text) -> InferenceRequest:
+    """Raises `msgspec.DecodeError` or `UnicodeDecodeError` where msgspec does not take it."""
+    document = shortened(body)
+    if document is not None:
+        try:
+            if _readable(document.json):
+                return _parsed(api, document)
+            if _has_outline(document.json):
+                return _outlined(api, document, len(body))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # it asks for the text of a long string, or is no such body: read as it is, which says
+    try:
+        if _readable(body):
+            return _parsed(api, Document(body))
+        if _has_outline(body):
+            return _outlined(api, Document(body), len(body))
+    except (msgspec.ValidationError, RecursionError):  # nested too deep to look further: the engine decides
+        pass
+    return unparsed(api.name, len(body))
+
+
 def _parsed(api: Api, document: Document) -> InferenceRequest:
     request = api.parse(document)
     request.api = api.name
     return request
+
+
+def _outlined(api: Api, document: Document, body_bytes: int) -> InferenceRequest:
+    """Of too many parts to look at each: what names it still counts."""
+    request = model_name.parse(document)
+    request.api, request.prompt_bytes = api.name, body_bytes
+    return request
+
+
+def _has_outline(body: Text) -> bool:
+    """Whether it is stepped over in time."""
+    return len(body) <= OUTLINE_BYTES_MAX or _containers(body) <= OUTLINE_CONTAINERS_MAX
 
 
 def _readable(body: Text) -> bool:
@@ -109,21 +140,19 @@ def _containers(body: Text) -> int:
 
 def _second_reading(api: Api, body: bytes, error: Exception) -> InferenceRequest:
     """What msgspec refused: valid for Python and so for engines, or for nobody."""
-    mended = _as_utf8(body)
-    if mended is not body:
-        return read_body(api, mended)
-    mended = _without_halves(_without_nan(body))
-    if mended is not body:
+    encoding = json.detect_encoding(body)
+    text = body if encoding == "utf-8" else _as_utf8(body, encoding)
+    if text is None:
+        return unparsed(api.name, len(body))
+    mended = mend(text)
+    text = text if mended is None else mended
+    if text is not body:
         try:
-            return _parsed(api, Document(mended))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass
-    if len(body) > MEND_BYTES_MAX:
-        found = _with_halves_mended(api, body) if b"\\u" in body else None
-        if found is not None:
-            return found
+            return _first_reading(api, text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as still:
+            error = still
     if len(body) > SECOND_READING_BYTES_MAX:
-        return _judged(api, body, error)
+        return _judged(api, text, error, is_mended=mended is not None)
     try:
         json.loads(body)
     except json.JSONDecodeError as refusal:
@@ -135,16 +164,18 @@ def _second_reading(api: Api, body: bytes, error: Exception) -> InferenceRequest
     return unparsed(api.name, len(body))
 
 
-def _judged(api: Api, body: bytes, error: Exception) -> InferenceRequest:
+def _judged(api: Api, body: bytes, error: Exception, *, is_mended: bool) -> InferenceRequest:
     """A long body, by what msgspec says of it: invalid, unless what it stumbled on is something that Python reads."""
     text = str(error)
     place = _PLACE.search(text)
     if place is None:
-        if "truncated" in text and b"\\u" not in body:
+        end = body[-_PAIR_BYTES:].rstrip()
+        may_be_half = not is_mended and end.endswith(b"}") and _HIGH_HALF.search(end)
+        if "truncated" in text and not may_be_half:
             raise InvalidBody(f"it ends before it is complete (char {len(body)})")
         return unparsed(api.name, len(body))
     at = int(place[1])
-    if body[at : at + 1] in (b"N", b"I") or any(word in text for word in _HALF):
+    if not is_mended and (body[at : at + 1] in (b"N", b"I") or any(word in text for word in _HALF)):
         return unparsed(api.name, len(body))
     line = body.count(b"\n", 0, at) + 1
     column = at - body.rfind(b"\n", 0, at)
@@ -152,50 +183,16 @@ def _judged(api: Api, body: bytes, error: Exception) -> InferenceRequest:
     raise InvalidBody(f"{why}: line {line} column {column} (char {at})")
 
 
-def _as_utf8(body: bytes) -> bytes:
-    """The body in UTF-8 without a byte order mark, where it is in another encoding of Unicode (RFC 8259, 8.1)."""
-    encoding = json.detect_encoding(body)
-    if encoding == "utf-8":
-        return body
+def _as_utf8(body: bytes, encoding: str) -> bytes | None:
+    """The body in UTF-8 without a byte order mark (RFC 8259, 8.1); `None`: too long to say. Raises `InvalidBody`."""
     if encoding == "utf-8-sig":
         return body[3:]
     if len(body) > TRANSCODE_BYTES_MAX:
-        return body
-    try:
-        return body.decode(encoding).encode()
-    except UnicodeError:
-        return body
-
-
-def _without_nan(body: bytes) -> bytes:
-    """`null` in place of NaN and infinities, which Python writes and reads."""
-    if len(body) > MEND_BYTES_MAX or not (b"NaN" in body or b"Infinity" in body):
-        return body
-    return _NOT_A_NUMBER.sub(lambda found: found[0] if found[0].startswith(b'"') else b"null", body)
-
-
-def _without_halves(body: bytes) -> bytes:
-    """U+FFFD in place of a surrogate without its other half: a text that was cut inside an emoji."""
-    if b"\\u" not in body or len(body) > MEND_BYTES_MAX:
-        return body
-    mended, cuts = _LONE_SURROGATE.subn(rb"\1\2\\ufffd", body)
-    return mended if cuts else body
-
-
-def _with_halves_mended(api: Api, body: bytes) -> InferenceRequest | None:
-    """The same in a long body, where msgspec stumbles on them; `None`: that is not what is wrong with it."""
-    mended = bytearray(body + b" " * 8)  # so that an escape near the end is not called a truncation, which has no place
-    for _ in range(HALVES_MAX + 1):
-        try:
-            return _parsed(api, Document(bytes(mended)))
-        except RecursionError:
-            return None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            place = _PLACE.search(str(error))
-            if place is None or not any(word in str(error) for word in _HALF):
-                return None
-        at = int(place[1]) - 6
-        if _HIGH_HALF.fullmatch(mended, at - 6, at):
-            at -= 6  # a high half before an escape that is no low one
-        mended[at : at + 6] = b"\\ufffd"
-    return None
+        return None
+    is_short = len(body) <= SECOND_READING_BYTES_MAX
+    try:  # Python reads a lone surrogate too; each takes half a microsecond
+        return body.decode(encoding, "surrogatepass" if is_short else "strict").encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as refusal:
+        if is_short:
+            raise InvalidBody(f"not {encoding.upper()} at byte {refusal.start}") from None
+        return None

@@ -60,6 +60,12 @@ class StreamOptions(msgspec.Struct):
     include_usage: Raw = NO_RAW
 
 
+class Named(msgspec.Struct):
+    """What may stand in place of a name."""
+
+    id: Raw = NO_RAW
+
+
 class ChatFields(msgspec.Struct):
     """What chat bodies have beside their messages."""
 

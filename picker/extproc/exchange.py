@@ -23,10 +23,11 @@ from enum import IntEnum, auto
 from typing import Any, Final, NamedTuple, Protocol
 
 from picker.admission import OBJECTIVE_HEADERS
-from picker.api import OTHER, Api, Path, find_path, read_body, unparsed
+from picker.api import OTHER, Api, Path, find_path, read_body, read_model, unparsed
 from picker.api.answers import AnswerReader, Framing, framing_of
 from picker.api.hints import NO_HINTS, HintRules, Hints, InvalidHint, held_id
-from picker.api.model_name import in_form
+from picker.api.model_name import BEGINNING_BYTES_MAX, FORMS, is_json
+from picker.api.model_name import parse as parse_model
 from picker.api.request import MEDIUM_BYTES, InferenceRequest, InvalidBody
 from picker.api.response_id import ResponseIdReader, ids_told
 from picker.config import Limits
@@ -87,8 +88,6 @@ _REMEMBERED_PATH_CHARS_MAX: Final = 128
 
 _POST: Final = {":method": "POST"}
 _UNKNOWN: Final = find_path("")
-_JSON: Final = ("application/json", "text/json", "text/plain")
-_FORMS: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 
 
 class Policy(Protocol):
@@ -318,7 +317,7 @@ class Exchange:
             return []  # the proxy holds the body and its own timeout; nothing of it is here
         if self._record is not None:
             self._record.request_bytes = self._body_bytes
-        return self._echo_collected(self._decide(self._unread(self._content_length() or self._body_bytes)))
+        return self._echo_collected(self._decide(self._begun(self._content_length() or self._body_bytes)))
 
     def fail(self) -> list[Reply]:
         """A fault of ours, while handling an event: answer the client if it is not too late."""
@@ -375,9 +374,11 @@ class Exchange:
         api = self._api
         if event.end_of_stream or api is None:
             return self._decide(self._unread(self._unread_bytes()))
-        limit = self._policy.limits.request_body_bytes_max
-        if (self._content_length() or 0) > limit:
-            return self._too_large() if api.understood else self._decide(self._unread(self._unread_bytes()))
+        if self._is_too_long():
+            if api.understood:
+                return self._too_large()
+            if self._request_mode != _FULL_DUPLEX or not self._policy.models_differ:
+                return self._decide(self._unread(self._unread_bytes()))
         self._phase = _COLLECTING
         wait = MODE_WAIT_SECONDS if self._request_mode is None else self._policy.limits.body_wait_seconds
         self.deadline_seconds = self._clock() + wait
@@ -393,6 +394,9 @@ class Exchange:
         plain = len(path) <= _REMEMBERED_PATH_CHARS_MAX and "?" not in path  # a query is its client's own
         self._path = _remembered_path(path, method) if plain else find_path(path, method)
         record.path = self._path.name
+        if (path == "/" or path.startswith("/?") or self._path.name == "invocations") and not self._may_be_json():
+            # TGI's door and SageMaker's take whatever the model behind them takes.
+            self._path = self._path._replace(api=self._path.api._replace(parse=parse_model, understood=False))
         self._api = self._path.api if self._readable() else None
         for name in OBJECTIVE_HEADERS:
             if name in headers:
@@ -416,16 +420,22 @@ class Exchange:
             return False
         if headers.get("content-encoding", "identity") != "identity":
             return False
-        content_type = headers.get("content-type", "")
+        content_type = self._content_type()
         if self._path.api.understood:
             return not content_type.startswith(("application/grpc", "multipart/"))
         if mode is None:
             return False  # only a prompt is worth waiting for a proxy that does not say whether a body comes
-        if content_type.startswith(_FORMS):  # megabytes for one name: only where it decides
-            return self._policy.models_differ and self._content_length() is not None
-        if self._content_length() is None and not (content_type and self._policy.models_differ):
-            return False  # a stream of one's own may wait for the answer before it ends, or have trailers alone
-        return not content_type or content_type.startswith(_JSON) or "+json" in content_type
+        is_octets = content_type.startswith("application/octet-stream")
+        is_text = self._may_be_json() or content_type.startswith("text/plain")
+        if not (is_text or is_octets or content_type.startswith(FORMS)):
+            return False
+        ends = self._content_length() is not None
+        if ends and is_text:
+            return True
+        if not self._policy.models_differ:  # megabytes for one name: only where it decides
+            return False
+        # A stream of one's own may wait for the answer before it ends, or have trailers alone.
+        return ends or (bool(content_type) and not is_octets) or self._path.name != OTHER
 
     def _on_body(self, event: RequestBody, received_at: float) -> list[Reply]:
         if self._request_mode is None:
@@ -436,7 +446,8 @@ class Exchange:
         self._body_bytes += len(event.data)
         if event.data:
             self._collect(event.data)
-        if self._body_bytes > self._policy.limits.request_body_bytes_max:
+        size = self._body_bytes
+        if size > self._policy.limits.request_body_bytes_max or (size > BEGINNING_BYTES_MAX and self._is_too_long()):
             return self._overflowed(event.end_of_stream)
         if not event.end_of_stream and self._request_mode == _FULL_DUPLEX:
             return []
@@ -444,13 +455,13 @@ class Exchange:
         return self._decide_on_body(received_at)
 
     def _overflowed(self, end_of_stream: bool) -> list[Reply]:
-        """More body than is read: refused where it is a prompt, else it goes on unread."""
+        """More body than is read: refused where it is a prompt, else it goes on, by what is here of it."""
         if self._api is not None and self._api.understood:
             return self._too_large()
         self._request_ended = end_of_stream
         if self._record is not None:
             self._record.request_bytes = self._body_bytes
-        return self._echo_collected(self._decide(self._unread(self._unread_bytes())))
+        return self._echo_collected(self._decide(self._begun(self._unread_bytes())))
 
     def _collect(self, data: bytes | memoryview) -> None:
         body = self._body
@@ -513,14 +524,7 @@ class Exchange:
                 request.prompt_bytes = min(self._unread_bytes(len(body)), UNREAD_BYTES_MAX)
                 request.sized = False
         else:
-            content_type = self._headers.get("content-type", "")
-            if content_type.startswith(_FORMS):
-                request = unparsed(api.name, 0, in_form(content_type, body))
-            else:
-                try:
-                    request = read_body(api, body)
-                except InvalidBody:  # we do not know that it should be JSON: the engine says so
-                    request = unparsed(api.name, 0)
+            request = read_model(api, self._content_type(), body)
             request.prompt_bytes = self._unread_bytes(len(body))
         if request.model is None:
             request.model = self._path.model
@@ -529,6 +533,17 @@ class Exchange:
     def _unread(self, size: int) -> InferenceRequest:
         """A request of which only the headers are known, and about how much it carries."""
         return unparsed(self._path.name, size, self._path.model)
+
+    def _begun(self, size: int) -> InferenceRequest:
+        """The same of a body that is not here whole; the model too, where it stands in what is here."""
+        request = self._unread(size)
+        if self._api is not None and not self._api.understood and self._body:
+            try:
+                found = read_model(self._api, self._content_type(), b"".join(self._body), whole=False)
+                request.model = found.model or request.model
+            except Exception as error:
+                self._faulted("body", error)
+        return request
 
     def _decide(self, request: InferenceRequest, began: float | None = None, *, plainly: bool = False) -> list[Reply]:
         """The reply that routes, or the one that refuses. `plainly`: after a fault."""
@@ -835,9 +850,22 @@ class Exchange:
         if not self._path.prefills:
             return 0
         size = (self._content_length() or 0) if length is None else length
-        if not self._headers.get("content-type", "application/json").startswith(("application/json", "text/")):
+        if not (self._content_type() or "application/json").startswith(("application/json", "text/")):
             return min(size, MEDIUM_BYTES)
         return size if self._path.api.understood else min(size, UNREAD_BYTES_MAX)
+
+    def _is_too_long(self) -> bool:
+        """Whether its length is told, and is more than is read."""
+        return (self._content_length() or 0) > self._policy.limits.request_body_bytes_max
+
+    def _content_type(self) -> str:
+        """In lower case, as media types compare (RFC 9110, 8.3.1)."""
+        return self._headers.get("content-type", "").lower()
+
+    def _may_be_json(self) -> bool:
+        """Whether no content type says otherwise."""
+        content_type = self._content_type()
+        return not content_type or is_json(content_type)
 
     def _content_length(self) -> int | None:
         text = self._headers.get("content-length", "")

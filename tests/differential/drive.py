@@ -18,7 +18,8 @@ from typing import Any
 from picker.api import paths as table
 from picker.api.answers import LINE_BYTES_MAX, WHOLE_BYTES_MAX
 from picker.api.document import SHORTENED_BYTES_MIN
-from picker.api.reading import COUNTED_BYTES_MIN, MEND_BYTES_MAX, SECOND_READING_BYTES_MAX
+from picker.api.mending import MEND_BYTES_MAX
+from picker.api.reading import COUNTED_BYTES_MIN, SECOND_READING_BYTES_MAX
 from picker.config import Config
 from picker.decision import Finished
 from picker.director import Director
@@ -37,10 +38,10 @@ from picker.prefix.blocks import BLOCK_BYTES
 MIB = 1024 * 1024
 THRESHOLDS = (
     *(BLOCK_BYTES, SMALL_CHUNK_BYTES, SHORTENED_BYTES_MIN, ECHO_BYTES_MAX, LINE_BYTES_MAX, WHOLE_BYTES_MAX),
-    *(COUNTED_BYTES_MIN, SECOND_READING_BYTES_MAX, MEND_BYTES_MAX, 512 * 1024, MIB),
+    *(COUNTED_BYTES_MIN, SECOND_READING_BYTES_MAX, 512 * 1024, MIB),
 )
 SIZES = sorted({1, 2, *(edge + by for edge in THRESHOLDS for by in (-1, 0, 1))})
-LARGE = (4 * MIB, 16 * MIB - 1000, 16 * MIB + 1, 20 * MIB)
+LARGE = (4 * MIB, MEND_BYTES_MAX - 1000, MEND_BYTES_MAX + 1, 16 * MIB - 1000, 16 * MIB + 1, 20 * MIB)
 PATHS = (
     *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/generate"),
     *("/api/chat", "/completion", "/v1/rerank", "/v1/chat/completions/batch", "/invocations"),

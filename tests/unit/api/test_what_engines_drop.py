@@ -1,8 +1,11 @@
 """Text that engines leave out before they hash, requests for which they do not look up, and answers that hide work."""
 
+import json
+
 import pytest
 
-from picker.api.model_name import in_form
+from picker.api import find_path, read_body
+from picker.api.model_name import in_beginning, in_form, is_form, is_json
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.197.%s; cc_entrypoint=cli; cch=%s;"
 SYSTEM = "You are a coding agent. " * 60
@@ -138,3 +141,94 @@ def test_a_form_without_a_model_names_none():
     assert in_form("application/x-www-form-urlencoded", b"x=1&model=a%2Fb") == "a/b"
     assert in_form("application/x-www-form-urlencoded", b"x" * 100_000) is None
     assert in_form("text/plain", b"model=x") is None
+
+
+FORM = "multipart/form-data; boundary=B"
+MODEL = b'--B\r\nContent-Disposition: form-data; name="model"\r\n%b\r\nwhisper-1\r\n'
+FILE = b'--B\r\nContent-Disposition: form-data; name="image"; filename="a"\r\nContent-Type: image/png\r\n\r\n%b\r\n'
+
+
+@pytest.mark.parametrize("part_headers", [b"", b"Content-Type: text/plain\r\nContent-Length: 9\r\n"])
+@pytest.mark.parametrize("noise", [b"\0", b'name="model"', b'\r\n--\r\nname="model"\r\n\r\nx\r\n--'])
+def test_the_model_of_a_form_is_found_between_two_files(part_headers, noise):
+    file = FILE % (noise * 20 + b"\xff" * 300_000)
+    assert in_form(FORM, file + MODEL % part_headers + file + b"--B--\r\n") == "whisper-1"
+
+
+def test_of_a_file_that_is_full_of_names_no_end_is_looked_for():
+    names = FILE % (b'\r\ncontent-disposition: ; name="model"\r\n' * 100_000)
+    assert in_form(FORM, names + MODEL % b"" + names) is None
+
+
+@pytest.mark.parametrize("field", [b"x: y\r\n", b"content-disposition: ;name=model\r\n", b";", b"\r\n", b"a"])
+def test_headers_without_end_are_followed_for_a_few_lines(field):
+    """Eight of them, and no model: an upload of nothing else must not be looked at again from each of its lines."""
+    assert in_form(FORM, b'--B\r\nContent-Disposition: form-data; name="model"\r\n' + field * 9 + b"\r\nm") is None
+    assert in_form(FORM, b'\ncontent-disposition: ;name="model"\r\n' + field * 200_000) is None
+
+
+def test_json_that_curl_calls_a_form_is_none():
+    assert not is_form("application/x-www-form-urlencoded", b' \n{"model":"m"}')
+    assert is_form("application/x-www-form-urlencoded", b"model=m") and is_form(FORM, b"{")
+    assert not is_form("application/json", b"model=m") and not is_form("", b"")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "says_so"),
+    [
+        ("application/json", True),
+        ("application/json; charset=utf-8", True),
+        ("application/vnd.api+json;version=1", True),
+        ("text/json", True),
+        ("application/jsonlines", False),
+        ("application/x-npy", False),
+        ("text/csv; of=application/json", False),
+        ("", False),
+    ],
+)
+def test_which_content_types_are_json(content_type, says_so):
+    assert is_json(content_type) is says_so
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (b'{"model":"reranker","documents":["', "reranker"),
+        (b' {"query" : "say \\"model\\": {", "top_n": 5, "x":null ,\n"model":\t"a/b" , "documents"', "a/b"),
+        ('{"model":"m\u00e9","x'.encode(), "m\u00e9"),
+        (b'{"documents":[{"model":"no"}],"model":"m"}', None),
+        (b'{"nested":{"model":"no"},"x":1', None),
+        (b'{"query":"unfinished \\"model\\":\\"no\\"', None),
+        (b'{"model":5,"model":"m"', None),
+        (b'["model","m"]', None),
+        (b'{"model":"\xff"}', None),
+        (b"", None),
+        (b'{"a":"' + b"x" * 70_000 + b'","model":"m"}', None),
+        (b'{"a":1,' * 9_000, None),
+        (b'{"' * 30_000, None),
+    ],
+)
+def test_the_model_of_json_that_has_only_begun(body, model):
+    assert in_beginning(body) == model
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/rerank", {"documents": [{"text": "d"}] * 16_500}),
+        ("/v1/embeddings", {"input": [[1, 2]] * 16_500}),
+        ("/v1/chat/completions", {"messages": [{"role": "u", "content": [{"type": "text", "text": "x"}]}] * 6_000}),
+        ("/v1/responses", {"input": "x", "tools": [{"a": [[1]]}] * 6_000}),
+        ("/v1/responses", {"input": "x", "tools": [{"a": [[1]]}] * 6_000 + [float("nan")]}),
+        ("/v1/responses", {"input": "x" * 20_000, "tools": [{}] * 300_000}),
+    ],
+)
+def test_of_a_body_of_too_many_parts_its_names_are_known(path, fields):
+    named = {"model": "m", "stream": True, "previous_response_id": "resp_1", "conversation": {"id": "conv_1"}}
+    body = json.dumps(fields | named).encode()
+    request = read_body(find_path(path).api, body)
+    assert (request.model, request.stream) == ("m", True)
+    assert (request.previous_response_id, request.conversation_id) == ("resp_1", "conv_1")
+    assert (request.prompt, request.sized) == (b"", False)
+    if find_path(path).api.understood:
+        assert (request.api, request.prompt_bytes) == (path.rpartition("/v1/")[2].replace("/", "_"), len(body))
