@@ -10,7 +10,17 @@ import msgspec
 import numpy as np
 
 from picker.api.document import Document, Pieces, Text
-from picker.api.fields import asks_for_usage, count, flag, given, number, scalar_text, text
+from picker.api.fields import (
+    asks_for_usage,
+    cache_key,
+    count,
+    flag,
+    given,
+    model_or_adapter,
+    number,
+    reads_prompt_cache,
+    text,
+)
 from picker.api.messages_text import put_text, raw_items
 from picker.api.request import SEQUENCES_MAX, InferenceRequest, medium, token_ids
 from picker.api.shapes import NO_RAW, Raw
@@ -33,16 +43,18 @@ class _Body(msgspec.Struct):
     prompt: Raw = NO_RAW
     prompt_embeds: Raw = NO_RAW
     model: Raw = NO_RAW
+    lora_path: Raw = NO_RAW
     stream: Raw = NO_RAW
     stream_options: Raw = NO_RAW
     max_tokens: Raw = NO_RAW
     cache_salt: Raw = NO_RAW
+    extra_key: Raw = NO_RAW
     session_id: Raw = NO_RAW
     n: Raw = NO_RAW
-    best_of: Raw = NO_RAW
     echo: Raw = NO_RAW
     logprobs: Raw = NO_RAW
     prompt_logprobs: Raw = NO_RAW
+    cache_prompt: Raw = NO_RAW
     truncate_prompt_tokens: Raw = NO_RAW
 
 
@@ -74,7 +86,11 @@ class Prompts(msgspec.Struct):
 
 
 def parse(document: Document) -> InferenceRequest:
-    """Raises `msgspec.ValidationError` where the body is no JSON object."""
+    """Raises `msgspec.ValidationError` where the body is no JSON object.
+
+    `echo` with `logprobs` asks for those of the prompt. `best_of` is not looked at: vLLM and SGLang take the word and
+    run `n` (vllm/entrypoints/openai/completion/protocol.py, sglang/srt/entrypoints/openai/serving_completions.py).
+    """
     fields = _decode(document.json)
     prompts = flatten_prompts(document, fields.prompt)
     has_media = given(document, fields.prompt_embeds)
@@ -83,23 +99,24 @@ def parse(document: Document) -> InferenceRequest:
         prompts.pieces = [embeddings, *prompts.pieces]
         prompts.total_bytes += len(embeddings)
         prompts.exact = False
-    echoes = given(document, fields.echo) and given(document, fields.logprobs)
-    each = max(count(document, raw, most=SEQUENCES_MAX) for raw in (fields.n, fields.best_of))
+    echoes = flag(document, fields.echo) and given(document, fields.logprobs)
+    reads_cache = not (echoes or given(document, fields.prompt_logprobs))
+    each = count(document, fields.n, most=SEQUENCES_MAX)
     return InferenceRequest(
         api="completions",
-        model=text(document, fields.model),
+        model=model_or_adapter(document, fields.model, fields.lora_path),
         pieces=prompts.pieces,
         prompt_bytes=prompts.total_bytes,
         exact_tokens=prompts.exact,
         has_media=has_media,
         stream=flag(document, fields.stream),
         max_tokens=number(document, fields.max_tokens),
-        cache_salt=scalar_text(document, fields.cache_salt),
+        cache_salt=cache_key(document, fields.cache_salt, fields.extra_key),
         session_id=text(document, fields.session_id) if fields.session_id else None,
         choices=each,
         sequences=min(SEQUENCES_MAX, each * max(1, prompts.count)),
         reports_usage=asks_for_usage(document, fields.stream_options),
-        reads_cache=not (echoes or given(document, fields.prompt_logprobs)),
+        reads_cache=reads_cache and reads_prompt_cache(document, fields.cache_prompt),
         sized=not given(document, fields.truncate_prompt_tokens),
     )
 
@@ -124,7 +141,7 @@ def parse_llama_cpp(document: Document) -> InferenceRequest:
         max_tokens=number(document, fields.max_tokens) if most is None or most < 0 else most,
         choices=each,
         sequences=min(SEQUENCES_MAX, each * max(1, prompts.count)),
-        reads_cache=flag(document, fields.cache_prompt, default=True),
+        reads_cache=reads_prompt_cache(document, fields.cache_prompt),
     )
 
 

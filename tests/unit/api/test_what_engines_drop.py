@@ -52,8 +52,17 @@ def test_what_only_looks_like_it_is_text(read):
         ("/v1/completions", {"logprobs": 5}, True),
         ("/v1/completions", {"prompt_logprobs": 0}, False),
         ("/v1/completions", {"echo": False, "logprobs": 1, "prompt_logprobs": None}, True),
+        ("/v1/completions", {"echo": 0, "logprobs": 1}, True),
+        ("/v1/completions", {"echo": "false", "logprobs": 1}, True),
+        ("/v1/completions", {"echo": "true", "logprobs": 1}, False),
         ("/v1/chat/completions", {"prompt_logprobs": 1}, False),
         ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 5}, True),
+        ("/v1/chat/completions", {"echo": True}, False),
+        ("/v1/chat/completions", {"echo": True, "logprobs": False}, False),
+        ("/v1/chat/completions", {"echo": True, "top_logprobs": 0}, False),
+        ("/v1/chat/completions", {"echo": True, "logprobs": True, "top_logprobs": None}, True),
+        ("/v1/chat/completions", {"echo": 0, "logprobs": True}, True),
+        ("/v1/chat/completions/batch", {"echo": True}, False),
         ("/generate", {"parameters": {"decoder_input_details": True}}, False),
         ("/generate", {"sampling_params": {"prompt_logprobs": 1}}, False),
         ("/generate", {"return_logprob": True, "logprob_start_len": 0}, False),
@@ -61,9 +70,21 @@ def test_what_only_looks_like_it_is_text(read):
         ("/generate", {"return_logprob": True, "logprob_start_len": -1}, True),
         ("/completion", {"cache_prompt": False}, False),
         ("/completion", {"cache_prompt": True}, True),
+        ("/completion", {"cache_prompt": None}, True),
+        ("/completion", {"cache_prompt": 0}, True),
+        ("/completion", {"cache_prompt": "false"}, True),
+        ("/infill", {"cache_prompt": False}, False),
+        ("/v1/completions", {"cache_prompt": False}, False),
+        ("/v1/chat/completions", {"cache_prompt": False}, False),
+        ("/v1/responses", {"cache_prompt": False}, False),
+        ("/v1/messages", {"cache_prompt": False}, True),
     ],
 )
 def test_requests_for_which_engines_do_not_read_their_cache(read, path, fields, reads):
+    """Who asks, by vLLM's `to_sampling_params` and llama.cpp's `json_value`, which takes no other type for a boolean.
+
+    llama.cpp makes a new body of Anthropic's, without `cache_prompt` (server-chat.cpp, `convert_anthropic_to_oai`).
+    """
     prompt = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {"prompt": "x"}
     assert read(path, **prompt, **fields).reads_cache is reads
 
@@ -73,7 +94,8 @@ def test_requests_for_which_engines_do_not_read_their_cache(read, path, fields, 
     [
         ("/v1/chat/completions", {"messages": [], "n": 32}, 32, 32),
         ("/v1/completions", {"prompt": ["a", "b", "c"], "n": 4}, 4, 12),
-        ("/v1/completions", {"prompt": [[1], [2]], "best_of": 3}, 3, 6),
+        ("/v1/completions", {"prompt": [[1], [2]], "best_of": 3}, 1, 2),
+        ("/v1/completions", {"prompt": "a", "n": 2, "best_of": 8}, 2, 2),
         ("/v1/completions", {"prompt": "a", "n": 10**9}, 1024, 1024),
         ("/v1/completions", {"prompt": "a", "n": "x"}, 1, 1),
         ("/generate", {"text": ["a", "b"], "sampling_params": {"n": 3}}, 3, 6),
@@ -94,6 +116,8 @@ def test_what_one_answer_hides_is_counted(read, path, fields, choices, sequences
         ("/v1/responses", {"input": "x"}, True),
         ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, False),
         ("/v1/responses", {"input": "x", "conversation": {"id": "conv_1"}}, False),
+        ("/v1/responses", {"input": "x", "truncation": "auto"}, False),
+        ("/v1/responses", {"input": "x", "truncation": "disabled"}, True),
         ("/vertex_generate", {"instances": [{"text": "a"}, {"text": "b"}]}, False),
     ],
 )
