@@ -15,6 +15,11 @@ def with_line(form: str, number: int) -> dict[str, object]:
     blocks = [{"type": "text", "text": line}, {"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}]
     forms: dict[str, dict[str, object]] = {
         "a block": {"system": blocks, "messages": [user]},
+        "a block without a colon": {
+            "system": [{"type": "text", "text": line.replace("header:", "header")}, blocks[1]],
+            "messages": [user],
+        },
+        "a bare string among blocks": {"system": [line, blocks[1]], "messages": [user]},
         "the first line of a string": {"system": f"{line}\n{SYSTEM}", "messages": [user]},
         "an inline message": {"messages": [{"role": "system", "content": blocks}, user]},
         "an inline string": {"messages": [{"role": "system", "content": f"{line}\n{SYSTEM}"}, user]},
@@ -24,12 +29,24 @@ def with_line(form: str, number: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "form", ["a block", "the first line of a string", "an inline message", "an inline string", "alone"]
+    "form",
+    [
+        *("a block", "a block without a colon", "a bare string among blocks"),
+        *("the first line of a string", "an inline message", "an inline string", "alone"),
+    ],
 )
 @pytest.mark.parametrize("pad", [0, 20_000])
 def test_claude_codes_billing_line_is_left_out(read, form, pad):
     first, second = (read("/v1/messages", **with_line(form, n), metadata={"p": "x" * pad}).prompt for n in (1, 2))
     assert first == second and SYSTEM.encode() in first and b"billing" not in first
+
+
+def test_a_system_message_stays_where_it_stands(read):
+    """As in vLLM (PR 44602): a rule that comes in the middle leaves the prefix of the turns before it as it was."""
+    turns = [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]
+    rule, last = {"role": "system", "content": "new rule"}, {"role": "user", "content": "C"}
+    before = read("/v1/messages", system="S", messages=turns).prompt
+    assert read("/v1/messages", system="S", messages=[*turns, rule, last]).prompt.startswith(before)
 
 
 def test_what_only_looks_like_it_is_text(read):
