@@ -135,7 +135,7 @@ def _request(document: Document, fields: _Body, api: str, *, streams: bool) -> I
     for raw in (fields.tools, fields.system):
         if given(document, raw):
             put_text(raw, before)
-    has_media = put_messages(loose_messages(fields.messages), before)
+    has_media = put_messages(loose_messages(fields.messages), before) or prompts.has_media
     for images in (fields.image_data, fields.images):
         if given(document, images):  # before the text: where in it an image belongs, only the engine's template knows
             before.append(medium(document.view(images)))

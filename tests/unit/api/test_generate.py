@@ -137,3 +137,31 @@ def test_a_conversation_is_named_by_its_id_or_as_an_object(read):
     assert read("/v1/responses", input="x", conversation={"id": "conv_1"}).conversation_id == "conv_1"
     assert read("/v1/responses", input="x", conversation=None).conversation_id is None
     assert read("/v1/responses", input="x", previous_response_id="resp_1").previous_response_id == "resp_1"
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/embeddings"])
+def test_llama_cpps_media_weigh_as_media_do_and_equal_ones_match(read, path):
+    """A prompt is `{"prompt_string": ..., "multimodal_data": [base64]}`, or a list of such."""
+
+    def ask(*data, text="what is <__media__>"):
+        return {"prompt_string": text, "multimodal_data": list(data)}
+
+    field = "input" if path.endswith("embeddings") else "prompt"
+    large, other = "A" * 100_000, "B" * 100_000
+    one, again, two = (read(path, **{field: ask(each)}) for each in (large, large, other))
+    assert one.has_media and one.prompt == again.prompt != two.prompt
+    assert one.prompt_bytes == MEDIUM_BYTES + len("what is <__media__>") == len(one.prompt)
+    both = read(path, **{field: [ask(large), ask(other, large), "text"]})
+    assert both.prompt == one.prompt and both.prompt_bytes == 3 * MEDIUM_BYTES + 2 * len("what is <__media__>") + 4
+    plain = read(path, **{field: ask(text="plain")})
+    assert (plain.prompt, plain.has_media) == (b"plain", False)
+
+
+@pytest.mark.parametrize("count", [900, 50_000])
+def test_many_crumbs_are_no_media(read, count):
+    """A medium weighs `MEDIUM_BYTES`; a crumb that weighed so would make a gigabyte of a megabyte."""
+    crumbs = ["a"] * count
+    asked = read("/completion", prompt={"prompt_string": "x", "multimodal_data": crumbs})
+    shown = read("/api/chat", messages=[{"role": "user", "content": "x", "images": crumbs}])
+    for request in (asked, shown):
+        assert request.has_media and request.prompt_bytes < 5 * count
