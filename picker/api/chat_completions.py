@@ -1,8 +1,10 @@
 """POST .../chat/completions (OpenAI), and vLLM's batch of them.
 
 Cohere's `/v2/chat` is the same to us. vLLM does not read its prefix cache where the log probabilities of the
-prompt are asked for (`prompt_logprobs`, or `echo` with `logprobs`: vllm/v1/request.py,
-`skip_reading_prefix_cache`), nor does SGLang (`logprob_start_len` 0).
+prompt are asked for (vllm/sampling_params.py, `skip_reading_prefix_cache`): by `prompt_logprobs`, or by `echo`,
+which sets them to `top_logprobs`. Those are 0 unless they are given, and 0 asks too; only null does not
+(vllm/entrypoints/openai/chat_completion/protocol.py, `to_sampling_params`). llama.cpp does not read its cache where
+`cache_prompt` is false (tools/server/server-task.cpp, `params_from_json_cmpl`).
 """
 
 from typing import Final
@@ -10,7 +12,18 @@ from typing import Final
 import msgspec
 
 from picker.api.document import Document, Pieces
-from picker.api.fields import asks_for_usage, count, flag, given, number, scalar_text, text
+from picker.api.fields import (
+    asks_for_usage,
+    cache_key,
+    count,
+    flag,
+    given,
+    is_null,
+    model_or_adapter,
+    number,
+    reads_prompt_cache,
+    text,
+)
 from picker.api.messages_text import loose_messages, put_messages, put_text, raw_items
 from picker.api.request import SEQUENCES_MAX, InferenceRequest
 from picker.api.shapes import ChatBody, ChatFields, LooseChatBody, Message
@@ -50,20 +63,21 @@ def request_of(document: Document, fields: ChatFields, messages: list[Message]) 
         if before:
             put_text(before, pieces)
     has_media = put_messages(messages, pieces)
-    echoes = given(document, fields.echo) and given(document, fields.logprobs)
+    echoes = flag(document, fields.echo) and not is_null(document, fields.top_logprobs)
+    reads_cache = not (echoes or given(document, fields.prompt_logprobs))
     most = number(document, fields.max_completion_tokens)
     return InferenceRequest(
         api="chat_completions",
-        model=text(document, fields.model),
+        model=model_or_adapter(document, fields.model, fields.lora_path),
         pieces=pieces.found,
         prompt_bytes=pieces.bytes,
         has_media=has_media,
         stream=flag(document, fields.stream),
         max_tokens=number(document, fields.max_tokens) if most is None else most,
-        cache_salt=scalar_text(document, fields.cache_salt),
+        cache_salt=cache_key(document, fields.cache_salt, fields.extra_key),
         session_id=text(document, fields.session_id) if fields.session_id else None,
         choices=count(document, fields.n, most=SEQUENCES_MAX) if fields.n else 1,
         reports_usage=asks_for_usage(document, fields.stream_options),
-        reads_cache=not (echoes or given(document, fields.prompt_logprobs)),
+        reads_cache=reads_cache and reads_prompt_cache(document, fields.cache_prompt),
         sized=not given(document, fields.truncate_prompt_tokens),
     )

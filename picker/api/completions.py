@@ -10,8 +10,18 @@ import msgspec
 import numpy as np
 
 from picker.api.document import Document, Pieces, Text
-from picker.api.fields import asks_for_usage, count, flag, given, number, scalar_text, text
-from picker.api.messages_text import put_text, raw_items
+from picker.api.fields import (
+    asks_for_usage,
+    cache_key,
+    count,
+    flag,
+    given,
+    model_or_adapter,
+    number,
+    reads_prompt_cache,
+    text,
+)
+from picker.api.messages_text import put_media, put_text, raw_items
 from picker.api.request import SEQUENCES_MAX, InferenceRequest, medium, token_ids
 from picker.api.shapes import NO_RAW, Raw
 
@@ -22,6 +32,7 @@ IDS_MAX: Final = 400_000
 COUNTED_BYTES_MIN: Final = 65_536
 """Shorter lists cannot have so many."""
 
+_OBJECT: Final = ord("{")
 _LIST_START = re.compile(rb"\[[ \t\r\n]*(.)", re.DOTALL)
 _NUMBER_STARTS = frozenset(b"%c" % each for each in b"-0123456789")
 
@@ -33,17 +44,26 @@ class _Body(msgspec.Struct):
     prompt: Raw = NO_RAW
     prompt_embeds: Raw = NO_RAW
     model: Raw = NO_RAW
+    lora_path: Raw = NO_RAW
     stream: Raw = NO_RAW
     stream_options: Raw = NO_RAW
     max_tokens: Raw = NO_RAW
     cache_salt: Raw = NO_RAW
+    extra_key: Raw = NO_RAW
     session_id: Raw = NO_RAW
     n: Raw = NO_RAW
-    best_of: Raw = NO_RAW
     echo: Raw = NO_RAW
     logprobs: Raw = NO_RAW
     prompt_logprobs: Raw = NO_RAW
+    cache_prompt: Raw = NO_RAW
     truncate_prompt_tokens: Raw = NO_RAW
+
+
+class _Multimodal(msgspec.Struct):
+    """llama.cpp: a prompt with media (tools/server/server-common.h, `tokenize_input_prompts`)."""
+
+    prompt_string: Raw = NO_RAW
+    multimodal_data: Raw = NO_RAW
 
 
 class _LlamaCppBody(msgspec.Struct):
@@ -61,6 +81,7 @@ class _LlamaCppBody(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(_Body).decode
 _decode_llama_cpp = msgspec.json.Decoder(_LlamaCppBody).decode
+_decode_multimodal = msgspec.json.Decoder(_Multimodal).decode
 
 
 class Prompts(msgspec.Struct):
@@ -71,35 +92,41 @@ class Prompts(msgspec.Struct):
     exact: bool
     """They are token ids."""
     count: int
+    has_media: bool = False
 
 
 def parse(document: Document) -> InferenceRequest:
-    """Raises `msgspec.ValidationError` where the body is no JSON object."""
+    """Raises `msgspec.ValidationError` where the body is no JSON object.
+
+    `echo` with `logprobs` asks for those of the prompt. `best_of` is not looked at: vLLM and SGLang take the word and
+    run `n` (vllm/entrypoints/openai/completion/protocol.py, sglang/srt/entrypoints/openai/serving_completions.py).
+    """
     fields = _decode(document.json)
     prompts = flatten_prompts(document, fields.prompt)
-    has_media = given(document, fields.prompt_embeds)
-    if has_media:  # kilobytes a token, and no text: it stands for itself by its digest, as an image does
+    has_embeds = given(document, fields.prompt_embeds)
+    if has_embeds:  # kilobytes a token, and no text: it stands for itself by its digest, as an image does
         embeddings = medium(document.view(fields.prompt_embeds))
         prompts.pieces = [embeddings, *prompts.pieces]
         prompts.total_bytes += len(embeddings)
         prompts.exact = False
-    echoes = given(document, fields.echo) and given(document, fields.logprobs)
-    each = max(count(document, raw, most=SEQUENCES_MAX) for raw in (fields.n, fields.best_of))
+    echoes = flag(document, fields.echo) and given(document, fields.logprobs)
+    reads_cache = not (echoes or given(document, fields.prompt_logprobs))
+    each = count(document, fields.n, most=SEQUENCES_MAX)
     return InferenceRequest(
         api="completions",
-        model=text(document, fields.model),
+        model=model_or_adapter(document, fields.model, fields.lora_path),
         pieces=prompts.pieces,
         prompt_bytes=prompts.total_bytes,
         exact_tokens=prompts.exact,
-        has_media=has_media,
+        has_media=has_embeds or prompts.has_media,
         stream=flag(document, fields.stream),
         max_tokens=number(document, fields.max_tokens),
-        cache_salt=scalar_text(document, fields.cache_salt),
+        cache_salt=cache_key(document, fields.cache_salt, fields.extra_key),
         session_id=text(document, fields.session_id) if fields.session_id else None,
         choices=each,
         sequences=min(SEQUENCES_MAX, each * max(1, prompts.count)),
         reports_usage=asks_for_usage(document, fields.stream_options),
-        reads_cache=not (echoes or given(document, fields.prompt_logprobs)),
+        reads_cache=reads_cache and reads_prompt_cache(document, fields.cache_prompt),
         sized=not given(document, fields.truncate_prompt_tokens),
     )
 
@@ -120,11 +147,12 @@ def parse_llama_cpp(document: Document) -> InferenceRequest:
         pieces=[*around.found, *prompts.pieces],
         prompt_bytes=around.bytes + prompts.total_bytes,
         exact_tokens=prompts.exact and not around.found,
+        has_media=prompts.has_media,
         stream=flag(document, fields.stream),
         max_tokens=number(document, fields.max_tokens) if most is None or most < 0 else most,
         choices=each,
         sequences=min(SEQUENCES_MAX, each * max(1, prompts.count)),
-        reads_cache=flag(document, fields.cache_prompt, default=True),
+        reads_cache=reads_prompt_cache(document, fields.cache_prompt),
     )
 
 
@@ -135,8 +163,8 @@ def flatten_prompts(document: Document, raw: Raw) -> Prompts:
         return Prompts(pieces.found, 0, False, 0)
     shape = _LIST_START.match(memoryview(raw))
     if shape is None:
-        put_text(raw, pieces)
-        return Prompts(pieces.found, pieces.bytes, False, 1)
+        has_media = _put_prompt(raw, pieces)
+        return Prompts(pieces.found, pieces.bytes, False, 1, has_media)
     first_byte = bytes(shape[1])
     try:
         if first_byte in _NUMBER_STARTS and _commas(raw) <= IDS_MAX:
@@ -152,10 +180,25 @@ def flatten_prompts(document: Document, raw: Raw) -> Prompts:
         put_text(raw, pieces)
         return Prompts(pieces.found, pieces.bytes, False, 1)
     texts = raw_items(raw)
+    if first_byte == b"{":
+        others = Pieces(document)
+        media = [_put_prompt(each, others if number else pieces) for number, each in enumerate(texts)]
+        return Prompts(pieces.found, pieces.bytes + others.bytes, False, len(texts), any(media))
     if texts:
         put_text(texts[0], pieces)
     total_bytes = sum(len(document.view(each)) for each in texts)
     return Prompts(pieces.found, max(0, total_bytes - 2 * len(texts)), False, len(texts))  # all but their quotes
+
+
+def _put_prompt(raw: Raw, pieces: Pieces) -> bool:
+    """Append one prompt that is no token ids. True if it has media: they stand before the text, by their digests."""
+    found = _decode_multimodal(raw) if memoryview(raw)[0] == _OBJECT else None
+    if found is None or not found.prompt_string:
+        put_text(raw, pieces)
+        return False
+    has_media = put_media(found.multimodal_data, pieces)
+    put_text(found.prompt_string, pieces)
+    return has_media
 
 
 def _commas(raw: Raw) -> int:

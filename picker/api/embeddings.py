@@ -63,7 +63,7 @@ def parse(document: Document) -> InferenceRequest:
         pieces=prompts.pieces,
         prompt_bytes=prompts.total_bytes,
         exact_tokens=prompts.exact,
-        has_media=has_media or given(document, fields.images),
+        has_media=has_media or prompts.has_media or given(document, fields.images),
         max_tokens=0,  # nothing is decoded
         cache_salt=scalar_text(document, fields.cache_salt),
         sized=not given(document, fields.truncate_prompt_tokens),

@@ -15,9 +15,10 @@ import msgspec
 from xxhash import xxh3_128_hexdigest
 
 from picker.api.document import Document
-from picker.api.shapes import Named, Raw, StreamOptions
+from picker.api.shapes import NO_RAW, Named, Raw, StreamOptions
 
 _QUOTE: Final = ord('"')
+_LIST: Final = ord("[")
 _CONTAINERS: Final = frozenset(b"[{")
 _TRUE: Final = frozenset(("true", "1", "1.0", "t", "on", "y", "yes"))
 """pydantic's lax booleans, in lower case (docs.pydantic.dev, conversion table)."""
@@ -30,6 +31,7 @@ _STAND_IN_HEAD_BYTES: Final = 64
 
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_named = msgspec.json.Decoder(Named).decode
+_decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_options = msgspec.json.Decoder(StreamOptions).decode
 
 
@@ -97,7 +99,7 @@ def flag(document: Document, raw: Raw, *, default: bool = False) -> bool:
     plain = _FLAGS.get(bytes(raw))
     if plain is not None:
         return plain
-    if bytes(document.view(raw)[:4]) == b"null":
+    if is_null(document, raw):
         return default
     written = scalar_text(document, raw)
     return written is not None and written.strip().lower() in _TRUE
@@ -112,6 +114,50 @@ def count(document: Document, raw: Raw, *, most: int) -> int:
 def given(document: Document, raw: Raw) -> bool:
     """Whether a field is there and neither null nor false."""
     return bool(raw) and bytes(document.view(raw)[:5]) not in (b"null", b"false")
+
+
+def is_null(document: Document, raw: Raw) -> bool:
+    """Whether a field is there, and null: some engines' defaults are not."""
+    return bool(raw) and bytes(document.view(raw)[:4]) == b"null"
+
+
+def first_item(raw: Raw) -> Raw:
+    """Of a list its first item, of an empty one nothing, of anything else itself.
+
+    SGLang takes a value for each prompt of a batch, or one for all (sglang/srt/managers/io_struct.py,
+    `_normalize_batch_inputs`). The first prompt decides where.
+    """
+    if not raw or memoryview(raw)[0] != _LIST:
+        return raw
+    items: list[Raw] = _decode_items(raw)
+    return items[0] if items else NO_RAW
+
+
+def cache_key(document: Document, cache_salt: Raw, extra_key: Raw) -> str | None:
+    """What keeps a request's blocks apart from those of the same text.
+
+    `cache_salt`, and behind it SGLang's `extra_key` (sglang/srt/entrypoints/openai/serving_base.py,
+    `_compute_extra_key`). An empty one is none there; vLLM refuses it.
+    """
+    salt = scalar_text(document, first_item(cache_salt)) or None
+    key = scalar_text(document, first_item(extra_key)) if extra_key else None
+    return (salt or "") + key if key else salt
+
+
+def model_or_adapter(document: Document, model: Raw, lora_path: Raw) -> str | None:
+    """The model that is asked for: SGLang's `lora_path` names an adapter of it, unless `model` does (`base:adapter`).
+
+    sglang/srt/entrypoints/openai/serving_base.py, `_resolve_lora_path`.
+    """
+    named = text(document, model)
+    if not lora_path or (named is not None and named.partition(":")[2].strip()):
+        return named
+    return text(document, first_item(lora_path)) or named
+
+
+def reads_prompt_cache(document: Document, cache_prompt: Raw) -> bool:
+    """llama.cpp's `cache_prompt`: what is no boolean counts as absent (tools/server/server-common.h, `json_value`)."""
+    return not cache_prompt or bytes(document.view(cache_prompt)[:6]) != b"false"
 
 
 def asks_for_usage(document: Document, stream_options: Raw) -> bool:

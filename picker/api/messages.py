@@ -1,8 +1,12 @@
 """POST .../messages (Anthropic).
 
 Claude Code begins its system prompt with a line that is another in every request
-(`x-anthropic-billing-header: ...`). vLLM drops it before it hashes (PR 36829), so the rest of the prompt
-is a hit there, and is one here: as a block of its own, as the first line of a string, in a system message.
+(`x-anthropic-billing-header: ...`). vLLM drops it before it hashes (vllm/entrypoints/anthropic/serving.py; PR 36829),
+so the rest of the prompt is a hit there, and is one here: as a block of its own, as the first line of a string, in a
+system message.
+
+Such a message stays in its place, as it does in vLLM (PR 44602). vLLM joins them at the front only where the model's
+template takes none in the middle (PR 46025, `_detect_merge_inline_system`), and that is not known here.
 """
 
 from typing import Final
@@ -15,7 +19,7 @@ from picker.api.messages_text import is_list, loose_messages, parts_of, put_cont
 from picker.api.request import InferenceRequest
 from picker.api.shapes import NO_RAW, Message, Part, Raw
 
-BILLING: Final = b"x-anthropic-billing-header:"
+BILLING: Final = b"x-anthropic-billing-header"
 _LINE_BYTES_MAX: Final = 4096
 """Of a billing line: what is longer is text."""
 
@@ -92,7 +96,7 @@ def _put_system(content: Raw, pieces: Pieces) -> bool:
         return False
     has_media = False
     for part in parts_of(content):
-        if not (isinstance(part, Part) and _is_billing(part.text, document)):
+        if not _is_billing(part.text if isinstance(part, Part) else part, document):
             has_media |= put_part(part, pieces)
     return has_media
 

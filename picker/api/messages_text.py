@@ -13,6 +13,11 @@ from picker.api.document import Document, Pieces
 from picker.api.request import medium
 from picker.api.shapes import Locator, Message, Part, Raw
 
+MEDIA_MAX: Final = 1_000
+"""Of a list of media in base 64."""
+MEDIUM_BYTES_MIN: Final = 400
+"""Of one in base 64, with its quotes: no picture is that small."""
+
 _QUOTE: Final = ord('"')
 _LIST: Final = ord("[")
 _OBJECT: Final = ord("{")
@@ -54,7 +59,7 @@ def put_messages(messages: list[Message], pieces: Pieces) -> bool:
             if raw:
                 put_text(raw, pieces)
         if message.images:
-            has_media |= _put_images(message.images, pieces)
+            has_media |= put_media(message.images, pieces)
     return has_media
 
 
@@ -114,10 +119,19 @@ def _role(raw: Raw, document: Document) -> bytes:
     return bytes(view[1:-1]) if view[0] == _QUOTE else b""
 
 
-def _put_images(images: Raw, pieces: Pieces) -> bool:
-    found = raw_items(images)
+def put_media(media: Raw, pieces: Pieces) -> bool:
+    """Append a list of media in base 64. True if it has any.
+
+    What is too short to be one, and a list that is too long, stand for themselves: nobody's few bytes shall become
+    thousands here.
+    """
+    found = raw_items(media)
+    if len(found) > MEDIA_MAX:
+        put_text(media, pieces)
+        return True
     for each in found:
-        pieces.append(medium(pieces.document.view(each)))
+        view = pieces.document.view(each)
+        pieces.append(medium(view) if len(view) >= MEDIUM_BYTES_MIN else view)
     return bool(found)
 
 

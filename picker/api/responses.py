@@ -3,7 +3,7 @@
 import msgspec
 
 from picker.api.document import Document, Pieces
-from picker.api.fields import flag, number, scalar_text, text
+from picker.api.fields import cache_key, flag, number, reads_prompt_cache, text
 from picker.api.messages_text import is_list, put_answer, put_messages, put_text, raw_items
 from picker.api.request import InferenceRequest
 from picker.api.shapes import NO_RAW, Message, Raw
@@ -31,6 +31,9 @@ class _Body(msgspec.Struct):
     stream: Raw = NO_RAW
     max_output_tokens: Raw = NO_RAW
     cache_salt: Raw = NO_RAW
+    extra_key: Raw = NO_RAW
+    cache_prompt: Raw = NO_RAW
+    truncation: Raw = NO_RAW
     previous_response_id: Raw = NO_RAW
     conversation: Raw = NO_RAW
 
@@ -71,10 +74,12 @@ def parse(document: Document) -> InferenceRequest:
         has_media=has_media,
         stream=flag(document, fields.stream),
         max_tokens=number(document, fields.max_output_tokens),
-        cache_salt=scalar_text(document, fields.cache_salt),
+        cache_salt=cache_key(document, fields.cache_salt, fields.extra_key),
         previous_response_id=previous,
         conversation_id=conversation,
-        sized=previous is None and conversation is None,  # what the server stored is in its counts, and not here
+        reads_cache=reads_prompt_cache(document, fields.cache_prompt),
+        # what the server stored is in its counts, and not here; what it leaves out is here, and not in them
+        sized=previous is None and conversation is None and text(document, fields.truncation) != "auto",
     )
 
 

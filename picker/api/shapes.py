@@ -70,6 +70,7 @@ class ChatFields(msgspec.Struct):
     """What chat bodies have beside their messages."""
 
     model: Raw = NO_RAW
+    lora_path: Raw = NO_RAW
     tools: Raw = NO_RAW
     documents: Raw = NO_RAW
     stream: Raw = NO_RAW
@@ -77,11 +78,13 @@ class ChatFields(msgspec.Struct):
     max_tokens: Raw = NO_RAW
     max_completion_tokens: Raw = NO_RAW
     cache_salt: Raw = NO_RAW
+    extra_key: Raw = NO_RAW
     session_id: Raw = NO_RAW
     n: Raw = NO_RAW
     prompt_logprobs: Raw = NO_RAW
     echo: Raw = NO_RAW
-    logprobs: Raw = NO_RAW
+    top_logprobs: Raw = NO_RAW
+    cache_prompt: Raw = NO_RAW
     truncate_prompt_tokens: Raw = NO_RAW
 
 

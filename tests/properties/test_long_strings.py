@@ -66,6 +66,8 @@ fields = st.fixed_dictionaries(
     {},
     optional={
         **dict.fromkeys(("model", "cache_salt", "lora_path", "conversation", "previous_response_id"), texts),
+        **dict.fromkeys(("extra_key", "cache_prompt", "truncation"), texts | values),
+        **dict.fromkeys(("input_embeds", "context", "instances", "parameters"), values | st.lists(values, max_size=2)),
         **dict.fromkeys(("messages",), messages),
         **dict.fromkeys(("prompt", "input", "text", "inputs"), texts | parts | values | st.lists(texts, max_size=3)),
         **dict.fromkeys(("tools", "system", "instructions", "image_data", "prompt_embeds", "other"), values),

@@ -284,3 +284,39 @@ def test_the_newer_limit_of_chat_wins(read):
 
 def test_a_previous_response_is_named(read):
     assert read(RESPONSES, input="x", previous_response_id="resp_1").previous_response_id == "resp_1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({"cache_salt": "s"}, "s"),
+        ({"extra_key": "k"}, "k"),
+        ({"cache_salt": "s", "extra_key": "k"}, "sk"),
+        ({"cache_salt": "s", "extra_key": ""}, "s"),
+        ({"cache_salt": "", "extra_key": None}, None),
+        ({"extra_key": ["k", "l"]}, "k"),
+        ({"cache_salt": ["s", "t"]}, "s"),
+        ({"extra_key": []}, None),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+def test_sglangs_extra_key_keeps_caches_apart_as_a_salt_does(read, path, fields, key):
+    """`_compute_extra_key` joins both; a list has one for each prompt of a batch."""
+    assert read(path, messages=[], prompt="x", input="x", **fields).cache_salt == key
+
+
+@pytest.mark.parametrize(
+    ("fields", "model"),
+    [
+        ({"model": "m", "lora_path": "sql"}, "sql"),
+        ({"lora_path": ["sql", None]}, "sql"),
+        ({"model": "m", "lora_path": [None, "sql"]}, "m"),
+        ({"model": "m", "lora_path": None}, "m"),
+        ({"model": "m:code", "lora_path": "sql"}, "m:code"),
+        ({"model": "m:", "lora_path": "sql"}, "sql"),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_sglangs_adapter_is_the_model_unless_the_model_names_one(read, path, fields, model):
+    """`_resolve_lora_path`: the adapter in `model` goes before `lora_path`."""
+    assert read(path, messages=[], prompt="x", **fields).model == model

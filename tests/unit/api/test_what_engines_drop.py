@@ -18,6 +18,11 @@ def with_line(form: str, number: int) -> dict[str, object]:
     blocks = [{"type": "text", "text": line}, {"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}]
     forms: dict[str, dict[str, object]] = {
         "a block": {"system": blocks, "messages": [user]},
+        "a block without a colon": {
+            "system": [{"type": "text", "text": line.replace("header:", "header")}, blocks[1]],
+            "messages": [user],
+        },
+        "a bare string among blocks": {"system": [line, blocks[1]], "messages": [user]},
         "the first line of a string": {"system": f"{line}\n{SYSTEM}", "messages": [user]},
         "an inline message": {"messages": [{"role": "system", "content": blocks}, user]},
         "an inline string": {"messages": [{"role": "system", "content": f"{line}\n{SYSTEM}"}, user]},
@@ -27,12 +32,24 @@ def with_line(form: str, number: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "form", ["a block", "the first line of a string", "an inline message", "an inline string", "alone"]
+    "form",
+    [
+        *("a block", "a block without a colon", "a bare string among blocks"),
+        *("the first line of a string", "an inline message", "an inline string", "alone"),
+    ],
 )
 @pytest.mark.parametrize("pad", [0, 20_000])
 def test_claude_codes_billing_line_is_left_out(read, form, pad):
     first, second = (read("/v1/messages", **with_line(form, n), metadata={"p": "x" * pad}).prompt for n in (1, 2))
     assert first == second and SYSTEM.encode() in first and b"billing" not in first
+
+
+def test_a_system_message_stays_where_it_stands(read):
+    """As in vLLM (PR 44602): a rule that comes in the middle leaves the prefix of the turns before it as it was."""
+    turns = [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]
+    rule, last = {"role": "system", "content": "new rule"}, {"role": "user", "content": "C"}
+    before = read("/v1/messages", system="S", messages=turns).prompt
+    assert read("/v1/messages", system="S", messages=[*turns, rule, last]).prompt.startswith(before)
 
 
 def test_what_only_looks_like_it_is_text(read):
@@ -55,18 +72,54 @@ def test_what_only_looks_like_it_is_text(read):
         ("/v1/completions", {"logprobs": 5}, True),
         ("/v1/completions", {"prompt_logprobs": 0}, False),
         ("/v1/completions", {"echo": False, "logprobs": 1, "prompt_logprobs": None}, True),
+        ("/v1/completions", {"echo": 0, "logprobs": 1}, True),
+        ("/v1/completions", {"echo": "false", "logprobs": 1}, True),
+        ("/v1/completions", {"echo": "true", "logprobs": 1}, False),
         ("/v1/chat/completions", {"prompt_logprobs": 1}, False),
         ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 5}, True),
+        ("/v1/chat/completions", {"echo": True}, False),
+        ("/v1/chat/completions", {"echo": True, "logprobs": False}, False),
+        ("/v1/chat/completions", {"echo": True, "top_logprobs": 0}, False),
+        ("/v1/chat/completions", {"echo": True, "logprobs": True, "top_logprobs": None}, True),
+        ("/v1/chat/completions", {"echo": 0, "logprobs": True}, True),
+        ("/v1/chat/completions/batch", {"echo": True}, False),
         ("/generate", {"parameters": {"decoder_input_details": True}}, False),
         ("/generate", {"sampling_params": {"prompt_logprobs": 1}}, False),
         ("/generate", {"return_logprob": True, "logprob_start_len": 0}, False),
         ("/generate", {"return_logprob": True}, True),
         ("/generate", {"return_logprob": True, "logprob_start_len": -1}, True),
+        ("/generate", {"return_logprob": 0, "logprob_start_len": 0}, True),
+        ("/generate", {"return_logprob": "true", "logprob_start_len": 0}, False),
+        ("/generate", {"return_logprob": [True, False], "logprob_start_len": [0, -1]}, False),
+        ("/generate", {"return_logprob": [True, True], "logprob_start_len": [-1, 0]}, True),
+        ("/generate", {"return_logprob": [True, True], "logprob_start_len": 0}, False),
+        ("/generate", {"return_logprob": [], "logprob_start_len": []}, True),
+        ("/vertex_generate", {"parameters": {"return_logprob": True, "logprob_start_len": 0}}, False),
+        ("/inference/v1/generate", {"sampling_params": {"skip_reading_prefix_cache": True}}, False),
+        ("/inference/v1/generate", {"sampling_params": {"skip_reading_prefix_cache": None}}, True),
+        (
+            "/inference/v1/generate",
+            {"sampling_params": {"skip_reading_prefix_cache": False, "prompt_logprobs": 1}},
+            True,
+        ),
+        ("/inference/v1/generate", {"sampling_params": {"prompt_logprob_token_ids": [1]}}, False),
         ("/completion", {"cache_prompt": False}, False),
         ("/completion", {"cache_prompt": True}, True),
+        ("/completion", {"cache_prompt": None}, True),
+        ("/completion", {"cache_prompt": 0}, True),
+        ("/completion", {"cache_prompt": "false"}, True),
+        ("/infill", {"cache_prompt": False}, False),
+        ("/v1/completions", {"cache_prompt": False}, False),
+        ("/v1/chat/completions", {"cache_prompt": False}, False),
+        ("/v1/responses", {"cache_prompt": False}, False),
+        ("/v1/messages", {"cache_prompt": False}, True),
     ],
 )
 def test_requests_for_which_engines_do_not_read_their_cache(read, path, fields, reads):
+    """Who asks, by vLLM's `to_sampling_params` and llama.cpp's `json_value`, which takes no other type for a boolean.
+
+    llama.cpp makes a new body of Anthropic's, without `cache_prompt` (server-chat.cpp, `convert_anthropic_to_oai`).
+    """
     prompt = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {"prompt": "x"}
     assert read(path, **prompt, **fields).reads_cache is reads
 
@@ -76,7 +129,8 @@ def test_requests_for_which_engines_do_not_read_their_cache(read, path, fields, 
     [
         ("/v1/chat/completions", {"messages": [], "n": 32}, 32, 32),
         ("/v1/completions", {"prompt": ["a", "b", "c"], "n": 4}, 4, 12),
-        ("/v1/completions", {"prompt": [[1], [2]], "best_of": 3}, 3, 6),
+        ("/v1/completions", {"prompt": [[1], [2]], "best_of": 3}, 1, 2),
+        ("/v1/completions", {"prompt": "a", "n": 2, "best_of": 8}, 2, 2),
         ("/v1/completions", {"prompt": "a", "n": 10**9}, 1024, 1024),
         ("/v1/completions", {"prompt": "a", "n": "x"}, 1, 1),
         ("/generate", {"text": ["a", "b"], "sampling_params": {"n": 3}}, 3, 6),
@@ -97,7 +151,13 @@ def test_what_one_answer_hides_is_counted(read, path, fields, choices, sequences
         ("/v1/responses", {"input": "x"}, True),
         ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, False),
         ("/v1/responses", {"input": "x", "conversation": {"id": "conv_1"}}, False),
+        ("/v1/responses", {"input": "x", "truncation": "auto"}, False),
+        ("/v1/responses", {"input": "x", "truncation": "disabled"}, True),
         ("/vertex_generate", {"instances": [{"text": "a"}, {"text": "b"}]}, False),
+        ("/generate", {"inputs": "a", "parameters": {"max_new_tokens": 5}}, True),
+        ("/generate", {"inputs": "a", "parameters": {"truncate": 5}}, False),
+        ("/api/generate", {"prompt": "a", "context": [1, 2]}, False),
+        ("/api/generate", {"prompt": "a", "context": []}, True),
     ],
 )
 def test_bytes_and_tokens_that_count_other_things_are_no_sample(read, path, fields, sized):
