@@ -264,9 +264,7 @@ class Director:
         if charge.prefilling and not charge.timed:
             self.ledger.time_prefill(charge, charge.charged_at_seconds + self._prefill_seconds(charge))
 
-    def answered(
-        self, booking: Booking, status: int, now: float, *, by_proxy: bool = False, told: bool = True
-    ) -> bool:
+    def answered(self, booking: Booking, status: int, now: float, *, by_proxy: bool = False, told: bool = True) -> bool:
         """Response headers came. True if this failure ejects the endpoint.
 
         `by_proxy`: the proxy refused by itself. `told`: it said who served, as it does where a connection is refused;
