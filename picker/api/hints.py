@@ -2,7 +2,7 @@
 
     labels    only endpoints with these labels (`endpoint_labels.header`)
     session   the server that took this session before (`session_affinity`)
-    held_id   the server that holds a stored response, conversation, file or batch, named in the path
+    held_id   the server that holds what the path names: a stored response, conversation, file, batch or video
 
 A session's token is kept as a digest only: it may be a secret.
 """
@@ -16,7 +16,7 @@ from xxhash import xxh3_128_digest
 from picker.config import Config
 from picker.pool.labels import InvalidSelector, Selector, parse_selector
 
-_HELD = re.compile(r"/(?:responses|conversations|files|batches)/([^/?]+)")
+_HELD = re.compile(r"/(?:responses|conversations|files|batches|uploads|videos)/([^/?]+)")
 
 
 class Hints(NamedTuple):
@@ -81,7 +81,7 @@ def hint_rules(config: Config) -> HintRules | None:
 
 
 def held_id(path: str) -> str | None:
-    """The stored response, conversation, file or batch that a path names: `/v1/responses/ID/cancel`."""
+    """The stored response, conversation, file, upload, batch or video that a path names: `/v1/responses/ID/cancel`."""
     found = _HELD.search(path.partition("?")[0])
     return found[1] if found else None
 

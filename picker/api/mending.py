@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-MEND_BYTES_MAX: Final = 8 * 1024 * 1024
+MEND_BYTES_MAX: Final = 4 * 1024 * 1024
 """Longer bodies would hold up others for more than some 20 ms."""
 SURROGATES_MAX: Final = 100_000
 """Escapes of them, in pairs or alone; each takes some 100 ns."""

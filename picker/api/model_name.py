@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from picker.api import chat_completions, completions, embeddings
+from picker.api import chat_completions, completions, embeddings, generate
 from picker.api.document import Document, Text
 from picker.api.fields import flag, given, text, text_or_id
 from picker.api.request import InferenceRequest
@@ -56,8 +56,12 @@ class _Body(msgspec.Struct):
     input: Raw = NO_RAW
     previous_response_id: Raw = NO_RAW
     conversation: Raw = NO_RAW
+    inputs: Raw = NO_RAW
+    text: Raw = NO_RAW
     input_file_id: Raw = NO_RAW
     """Of a new batch: the file with its prompts, which only the server has that it was uploaded to."""
+    training_file: Raw = NO_RAW
+    """Of a new fine-tuning job, the same."""
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -68,24 +72,27 @@ def parse(document: Document) -> InferenceRequest:
     """Any JSON object, by its outermost fields alone. Raises `msgspec.ValidationError` where the body is none."""
     fields = _decode(document.json)
     named = (fields.model, fields.model_name)
+    stored = (fields.previous_response_id, fields.input_file_id, fields.training_file)
     model = next((name for raw in named if (name := text(document, raw)) is not None), None)
     return InferenceRequest(
         api="other",
         model=model,
         stream=flag(document, fields.stream),
         sized=False,
-        previous_response_id=text(document, fields.previous_response_id) or text(document, fields.input_file_id),
+        previous_response_id=next((name for raw in stored if (name := text(document, raw)) is not None), None),
         conversation_id=text_or_id(document, fields.conversation),
     )
 
 
 def parse_any(document: Document) -> InferenceRequest:
-    """SageMaker's `/invocations`: which API's body it is, its fields tell (as vLLM and SGLang look at it)."""
+    """SageMaker's `/invocations`: which API's body it is, its fields tell (as vLLM, SGLang and TGI look at it)."""
     fields = _decode(document.json)
     for raw, read in (
         (fields.messages, chat_completions.parse),
         (fields.prompt, completions.parse),
         (fields.input, embeddings.parse),
+        (fields.inputs, generate.parse),
+        (fields.text, generate.parse),
     ):
         if given(document, raw):
             request = read(document)

@@ -15,10 +15,11 @@ MANY_HEAD_BYTES_MAX: Final = 64 * 1024
 IDS_MAX: Final = 128
 """Of one answer."""
 
-STORED: Final = ("responses", "conversations", "files", "batches")
+STORED: Final = ("responses", "conversations", "files", "batches", "uploads", "videos")
 """Names of paths where a POST makes something that its server stores."""
-LISTED: Final = ("files", "batches")
+LISTED: Final = ("files", "batches", "videos")
 """Of these, what a server lists."""
+_TELL_MORE: Final = ("batches", "uploads", "videos")
 
 _VALUE: Final = rb'\s*:\s*"([A-Za-z0-9_.:-]{1,128})"'
 _ID: Final = re.compile(rb'"id"' + _VALUE)
@@ -71,5 +72,6 @@ def ids_told(path_name: str, method: str, held_id: str | None) -> ResponseIdRead
         return None
     if held_id is None:
         return ResponseIdReader(many=path_name in LISTED) if method == "POST" or path_name in LISTED else None
-    # Of an id's own answers only a batch's tell more; a file's content is full of other ids.
-    return ResponseIdReader(many=True) if path_name == "batches" and method in ("GET", "POST") else None
+    # Of an id's own answers a batch's tell more, an upload's the file that it became, a video's the one made of it;
+    # a file's content is full of other ids.
+    return ResponseIdReader(many=True) if path_name in _TELL_MORE and method in ("GET", "POST") else None

@@ -808,7 +808,7 @@ class Exchange:
                 begun = reader.started if reader is not None else record.response_bytes > 0
                 silent = now - self._alive_at
                 policy.abandoned(booking, silent, now, begun=begun, streams=record.streaming)
-            if reader is not None and whole and self._counts_events:
+            if reader is not None and whole and reader.failure is None and self._counts_events:
                 events = reader.content_events
         finally:
             failed = not self._success or (reader is not None and reader.failure is not None)

@@ -41,7 +41,7 @@ THRESHOLDS = (
     *(COUNTED_BYTES_MIN, SECOND_READING_BYTES_MAX, 512 * 1024, MIB),
 )
 SIZES = sorted({1, 2, *(edge + by for edge in THRESHOLDS for by in (-1, 0, 1))})
-LARGE = (4 * MIB, MEND_BYTES_MAX - 1000, MEND_BYTES_MAX + 1, 16 * MIB - 1000, 16 * MIB + 1, 20 * MIB)
+LARGE = (MEND_BYTES_MAX - 1000, MEND_BYTES_MAX + 1, 16 * MIB - 1000, 16 * MIB + 1, 20 * MIB)
 PATHS = (
     *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/generate"),
     *("/api/chat", "/completion", "/v1/rerank", "/v1/chat/completions/batch", "/invocations"),

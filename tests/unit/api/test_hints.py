@@ -75,6 +75,8 @@ def test_labels_that_cannot_be_read_name_the_header_and_not_the_value():
         ("/v1/responses/resp_1?stream=true", "resp_1"),
         ("/openai/v1/responses/resp_1/input_items", "resp_1"),
         ("/v1/conversations/conv_1/items/msg_2", "conv_1"),
+        ("/v1/uploads/upload_1/parts", "upload_1"),
+        ("/v1/videos/video_1/content", "video_1"),
         ("/v1/responses", None),
         ("/v1/responses/", None),
         ("/v1/conversations", None),
