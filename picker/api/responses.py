@@ -3,7 +3,7 @@
 import msgspec
 
 from picker.api.document import Document, Pieces
-from picker.api.fields import cache_key, flag, number, reads_prompt_cache, text
+from picker.api.fields import cache_key, flag, number, reads_prompt_cache, text, text_or_id
 from picker.api.messages_text import is_list, put_answer, put_messages, put_text, raw_items
 from picker.api.request import InferenceRequest
 from picker.api.shapes import NO_RAW, Message, Raw
@@ -17,10 +17,6 @@ class _Item(Message, gc=False):
     action: Raw = NO_RAW
     summary: Raw = NO_RAW
     output: Raw = NO_RAW
-
-
-class _Conversation(msgspec.Struct):
-    id: Raw = NO_RAW
 
 
 class _Body(msgspec.Struct):
@@ -40,7 +36,6 @@ class _Body(msgspec.Struct):
 
 _decode_items = msgspec.json.Decoder(list[_Item]).decode
 _decode_item = msgspec.json.Decoder(_Item).decode
-_decode_conversation = msgspec.json.Decoder(_Conversation).decode
 _decode = msgspec.json.Decoder(_Body).decode
 
 
@@ -65,7 +60,7 @@ def parse(document: Document) -> InferenceRequest:
         pieces.append(b"\x00user\n")
         put_text(fields.input, pieces)
     previous = text(document, fields.previous_response_id)
-    conversation = _conversation(document, fields.conversation)
+    conversation = text_or_id(document, fields.conversation)
     return InferenceRequest(
         api="responses",
         model=text(document, fields.model),
@@ -95,10 +90,3 @@ def _items(raw: Raw) -> list[_Item]:
             except msgspec.ValidationError:  # no object: its text counts as it stands
                 items.append(_Item(content=each))
     return items
-
-
-def _conversation(document: Document, raw: Raw) -> str | None:
-    """Its id: a string, or an object that has one."""
-    if raw and memoryview(raw)[0] == ord("{"):
-        return text(document, _decode_conversation(raw).id)
-    return text(document, raw)

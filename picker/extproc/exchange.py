@@ -821,7 +821,9 @@ class Exchange:
         """Whether a whole answer with a success's status tells of a failure: it says so, or a stream has no event."""
         if reader is not None and reader.failure is not None:
             return True
-        return self._streams and self._path.api.understood and record.response_bytes <= _EMPTY_STREAM_BYTES
+        if self._response_mode in (None, _NONE) or not (self._streams and self._path.api.understood):
+            return False  # what is not seen may be there
+        return record.response_bytes <= _EMPTY_STREAM_BYTES
 
     def _meter(self, booking: Booking, record: Finished, reader: AnswerReader | None) -> None:
         """What is charged for it; the proxy is told."""

@@ -71,6 +71,18 @@ def test_a_stream_that_ends_in_a_failure_is_one_whatever_its_status(world, answe
     assert world.director.index.blocks == 0, "nothing was computed that could be used"
 
 
+@pytest.mark.parametrize("mode", [None, BodyMode.NONE])
+def test_a_stream_that_is_not_shown_is_not_an_empty_one(world, mode):
+    for _ in range(6):
+        exchange = world.exchange()
+        path = {":method": "POST", ":path": "/v1/chat/completions"}
+        exchange.receive(events.RequestHeaders(path, False, FD, mode, (BAD,)), world.now)
+        exchange.receive(events.RequestBody(body(stream=True).encode(), True), world.now)
+        exchange.receive(events.ResponseHeaders({":status": "200", "content-type": SSE}), world.now)
+        exchange.close()
+    assert not ejected(world)
+
+
 def test_a_whole_answer_that_says_it_failed_is_a_failure(world):
     for _ in range(3):
         ask(world, b'{"error": {"message": "EngineDeadError", "code": 500}}', content_type="application/json")
