@@ -230,7 +230,7 @@ class Ejection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
             le=1000,
             description=(
                 "So many failures in a row eject an endpoint. A failure is a 5xx, a refused connection, or a request "
-                "given up long after an answer was due; never a 4xx."
+                "given up long after an answer was due, or a 200 that says it failed; never a 4xx."
             ),
         ),
     ] = 3
