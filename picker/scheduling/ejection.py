@@ -1,10 +1,10 @@
 """Passing over endpoints that fail: N failures in a row put one aside, for longer each time.
 
-A failure is a 5xx, a refused connection (the local 503 of the proxy), a 200 that tells of one or tells nothing,
-or a client that gave up long after an answer was due while others answered; a 4xx, a 429 and what the proxy refuses
-by itself are none. Success is an answer that ended well, to a request that computes. When its time is over, one trial request goes there: success clears it, failure ejects it for twice
-as long. No more than the largest share of the pool is aside at a time, and ejection is ignored where it would leave
-no endpoint (the director's rule).
+A failure is a 5xx, a refused connection (the local 503 of the proxy), a 200 that tells of one or tells nothing, or a
+client that gave up long after an answer was due while others answered; a 4xx, a 429 and what the proxy refuses by
+itself are none. Success is an answer that ended well, to a request that computes. When its time is over, one trial
+request goes there: success clears it, failure ejects it for twice as long. No more than the largest share of the pool
+is aside at a time, and ejection is ignored where it would leave no endpoint (the director's rule).
 
 A request that fails wherever it goes says nothing of those who got it: where the same request (`request_key`) has
 failed at another endpoint within `SAME_REQUEST_SECONDS`, it does not count again, and what it did there is undone if
