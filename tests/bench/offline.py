@@ -312,6 +312,9 @@ class FixedPolicy:
     def answered(self, booking: Any, status: int, now: float, **_: Any) -> bool:
         return False
 
+    def failed_within(self, booking: Any, now: float) -> bool:
+        return False
+
     def served_by(self, booking: Any, address: str, now: float) -> bool:
         return False
 

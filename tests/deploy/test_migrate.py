@@ -119,7 +119,8 @@ def test_the_page_is_the_walk() -> None:
     firsts = [block.split()[0:2] for block in blocks("")]
     assert firsts == [["kubectl", "-n"], ["cat", ">"], ["helm", "install"], ["helm", "upgrade"], ["helm", "uninstall"]]
     assert len(blocks("back")) == len(blocks("helm3")) == 1
-    walked = "".join(blocks("") + blocks("look") + blocks("back") + blocks("helm3")).replace("\\\n", "")
+    kinds = ("", "look", "back", "helm3", *("standalone", "undo", "later"))  # three by test_migrate_standalone.py
+    walked = "".join(text for kind in kinds for text in blocks(kind)).replace("\\\n", "")
     typed = [" ".join(line.split()) for line in walked.splitlines()]
     for command in to_run("docs/migrate.md"):
         assert " ".join(command.text.splitlines()[0].split()) in typed
