@@ -68,8 +68,8 @@ def engine() -> Iterator[PublishingEngine]:
 @pytest.fixture
 def picker(engine: PublishingEngine) -> Iterator[PickerProcess]:
     with PickerProcess([engine.address], "kv_events: {enabled: auto}\n") as opened:
-        wait_until(lambda: opened.metric("picker_kv_event_endpoints") == 1, "nobody asked for its sources", 60)
-        yield opened
+        wait_until(lambda: opened.metric("picker_kv_event_endpoints") == 1, "nobody asked for its sources", 100)
+        yield opened  # one that does not answer within two seconds is asked again a minute later
 
 
 def ask(envoy: EnvoyProcess, rid: str, headers: list[tuple[str, str]] | None = None, **body: object) -> Response:
