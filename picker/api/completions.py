@@ -23,7 +23,7 @@ from picker.api.fields import (
 )
 from picker.api.messages_text import put_media, put_text, raw_items
 from picker.api.request import SEQUENCES_MAX, InferenceRequest, medium, token_ids
-from picker.api.shapes import NO_RAW, Raw
+from picker.api.shapes import NO_RAW, Raw, is_object
 
 ITEMS_MAX: Final = 50_000
 """Of a list of texts; each costs a tenth of a microsecond. A longer one is one text."""
@@ -32,7 +32,6 @@ IDS_MAX: Final = 400_000
 COUNTED_BYTES_MIN: Final = 65_536
 """Shorter lists cannot have so many."""
 
-_OBJECT: Final = ord("{")
 _LIST_START = re.compile(rb"\[[ \t\r\n]*(.)", re.DOTALL)
 _NUMBER_STARTS = frozenset(b"%c" % each for each in b"-0123456789")
 
@@ -192,7 +191,7 @@ def flatten_prompts(document: Document, raw: Raw) -> Prompts:
 
 def _put_prompt(raw: Raw, pieces: Pieces) -> bool:
     """Append one prompt that is no token ids. True if it has media: they stand before the text, by their digests."""
-    found = _decode_multimodal(raw) if memoryview(raw)[0] == _OBJECT else None
+    found = _decode_multimodal(raw) if is_object(raw) else None
     if found is None or not found.prompt_string:
         put_text(raw, pieces)
         return False

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from picker.api.shapes import NO_RAW, Raw
+from picker.api.shapes import NO_RAW, Raw, is_object
 
 _EMPTY: Final = frozenset((b"null", b'""', b"[]", b"{}", b"false"))
 _BOOKKEEPING: Final = frozenset(
@@ -93,7 +93,6 @@ _decode: Final = msgspec.json.Decoder(_Event).decode
 _decode_choices: Final = msgspec.json.Decoder(list[_Choice]).decode
 _decode_delta: Final = msgspec.json.Decoder(_Delta).decode
 _decode_error: Final = msgspec.json.Decoder(_Error).decode
-_decode_text: Final = msgspec.json.Decoder(str).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _DELTA_FIELDS: Final = _Delta.__struct_fields__
 _CLIENTS_FAULT: Final = re.compile(
@@ -112,10 +111,10 @@ def carries_content(data: bytes) -> bool | None:
             return _by_type(event, data)
         if event.choices:
             return any(_choice_speaks(each) for each in _decode_choices(event.choices))
-        if _is_object(event.message):
+        if is_object(event.message):
             return _delta_speaks(event.message)
         if event.response:
-            return (not _is_object(event.response) and _says(event.response)) or _says(event.thinking)
+            return (not is_object(event.response) and _says(event.response)) or _says(event.thinking)
         known = [raw for name in _OWN if (raw := getattr(event, name))]
         if known:  # TGI: a token may have no text yet, half of an emoji
             return _given(event.token) or any(_says(raw) for raw in known)
@@ -142,9 +141,9 @@ def error_status(data: bytes) -> int | None:
 
 def _status(outer: _Error) -> int:
     inner = outer.error
-    if not inner and _is_object(outer.response):  # Responses: `response.failed`
+    if not inner and is_object(outer.response):  # Responses: `response.failed`
         inner = _decode_error(outer.response).error
-    error = _decode_error(inner) if _is_object(inner) else _Error()
+    error = _decode_error(inner) if is_object(inner) else _Error()
     for raw in (error.code, error.status_code, error.status, outer.code, outer.status_code, outer.status):
         text = bytes(raw).strip(b'"')
         if len(text) == 3 and text.isdigit():
@@ -177,16 +176,12 @@ def _item_speaks(event: dict[str, Any]) -> bool:
 
 
 def _choice_speaks(choice: _Choice) -> bool:
-    return _says(choice.text) or _says(choice.token_ids) or (_is_object(choice.delta) and _delta_speaks(choice.delta))
+    return _says(choice.text) or _says(choice.token_ids) or (is_object(choice.delta) and _delta_speaks(choice.delta))
 
 
 def _delta_speaks(raw: Raw) -> bool:
     delta = _decode_delta(raw)
     return any(_says(getattr(delta, name)) for name in _DELTA_FIELDS)
-
-
-def _is_object(raw: Raw) -> bool:
-    return bool(raw) and memoryview(raw)[0] == ord("{")
 
 
 def _given(raw: Raw) -> bool:

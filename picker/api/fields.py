@@ -15,7 +15,7 @@ import msgspec
 from xxhash import xxh3_128_hexdigest
 
 from picker.api.document import Document
-from picker.api.shapes import NO_RAW, Named, Raw, StreamOptions
+from picker.api.shapes import NO_RAW, Named, Raw, StreamOptions, is_object
 
 _QUOTE: Final = ord('"')
 _LIST: Final = ord("[")
@@ -58,9 +58,7 @@ def _stand_in(view: memoryview) -> str:
 
 def text_or_id(document: Document, raw: Raw) -> str | None:
     """A string, or the `id` of an object: the two ways to name a conversation."""
-    if not raw or memoryview(raw)[0] != ord("{"):
-        return text(document, raw)
-    return text(document, _decode_named(raw).id)
+    return text(document, _decode_named(raw).id if is_object(raw) else raw)
 
 
 def scalar_text(document: Document, raw: Raw) -> str | None:

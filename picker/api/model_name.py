@@ -71,15 +71,14 @@ _decode_text = msgspec.json.Decoder(str).decode
 def parse(document: Document) -> InferenceRequest:
     """Any JSON object, by its outermost fields alone. Raises `msgspec.ValidationError` where the body is none."""
     fields = _decode(document.json)
-    named = (fields.model, fields.model_name)
-    stored = (fields.previous_response_id, fields.input_file_id, fields.training_file)
-    model = next((name for raw in named if (name := text(document, raw)) is not None), None)
     return InferenceRequest(
         api="other",
-        model=model,
+        model=_first_text(document, fields.model, fields.model_name),
         stream=flag(document, fields.stream),
         sized=False,
-        previous_response_id=next((name for raw in stored if (name := text(document, raw)) is not None), None),
+        previous_response_id=_first_text(
+            document, fields.previous_response_id, fields.input_file_id, fields.training_file
+        ),
         conversation_id=text_or_id(document, fields.conversation),
     )
 
@@ -99,6 +98,10 @@ def parse_any(document: Document) -> InferenceRequest:
             request.api = "invocations"
             return request
     return parse(document)
+
+
+def _first_text(document: Document, *values: Raw) -> str | None:
+    return next((found for raw in values if (found := text(document, raw)) is not None), None)
 
 
 def is_json(content_type: str) -> bool:

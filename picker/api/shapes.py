@@ -60,6 +60,11 @@ class StreamOptions(msgspec.Struct):
     include_usage: Raw = NO_RAW
 
 
+def is_object(raw: Raw) -> bool:
+    """Whether a value is there, and an object."""
+    return bool(raw) and memoryview(raw)[0] == ord("{")
+
+
 class Named(msgspec.Struct):
     """What may stand in place of a name."""
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from picker.api.json_answer import TopMembers
-from picker.api.shapes import NO_RAW, Raw
+from picker.api.shapes import NO_RAW, Raw, is_object
 from picker.outcomes import Usage
 
 TOKENS_MAX: Final = 2**24
@@ -137,7 +137,7 @@ def _of_one(carrier: _Carrier) -> Counts | None:
     if (found := _usage(carrier.usage)) is not None:
         return found
     for raw in (carrier.response, carrier.message, carrier.delta):
-        if _is_object(raw) and (found := _usage(_decode(raw).usage)) is not None:
+        if is_object(raw) and (found := _usage(_decode(raw).usage)) is not None:
             return found
     if (found := _usage(carrier.meta_info)) is not None:
         return found
@@ -147,10 +147,10 @@ def _of_one(carrier: _Carrier) -> Counts | None:
     prompt, output = _number(carrier.tokens_evaluated), _number(carrier.tokens_predicted)
     if prompt is not None or output is not None:
         cached = _number(carrier.cache_n)
-        if _is_object(carrier.timings):
+        if is_object(carrier.timings):
             cached = _number(_decode(carrier.timings).cache_n)
         return Counts(prompt_tokens=prompt, completion_tokens=output, cached_tokens=cached)
-    details = _decode(carrier.details) if _is_object(carrier.details) else carrier
+    details = _decode(carrier.details) if is_object(carrier.details) else carrier
     output = _number(details.generated_tokens)
     if output is not None:
         return Counts(prompt_tokens=_number(details.input_length), completion_tokens=output)
@@ -164,7 +164,7 @@ def _of_one(carrier: _Carrier) -> Counts | None:
 
 
 def _usage(raw: Raw) -> Counts | None:
-    if not _is_object(raw):
+    if not is_object(raw):
         return None
     found = _decode_usage(raw)
     counted = Counts(
@@ -177,12 +177,12 @@ def _usage(raw: Raw) -> Counts | None:
         cached_tokens=_number(found.cached_tokens),
     )
     for details in (found.input_tokens_details, found.prompt_tokens_details):
-        if _is_object(details):
+        if is_object(details):
             try:
                 counted.cached = _decode_details(details).cached_tokens
             except msgspec.ValidationError:
                 continue
-    if _is_object(found.tokens):
+    if is_object(found.tokens):
         try:
             cohere = _decode_cohere(found.tokens)
         except msgspec.ValidationError:
@@ -193,7 +193,7 @@ def _usage(raw: Raw) -> Counts | None:
 
 def _gemini(raw: Raw) -> Counts | None:
     """UsageMetadata (ai.google.dev/api/generate-content): thoughts are counted apart from the candidates."""
-    if not _is_object(raw):
+    if not is_object(raw):
         return None
     found = _decode_gemini(raw)
     output = [_number(each) for each in (found.candidates_token_count, found.thoughts_token_count)]
@@ -212,10 +212,6 @@ def _number(raw: Raw) -> float | None:
         return _decode_number(raw)
     except msgspec.DecodeError:
         return None
-
-
-def _is_object(raw: Raw) -> bool:
-    return bool(raw) and memoryview(raw)[0] == ord("{")
 
 
 def merged(first: Counts | None, last: Counts | None) -> Counts | None:

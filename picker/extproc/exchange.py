@@ -794,36 +794,37 @@ class Exchange:
         """What the end of a routed request says of its server, and what its counts teach."""
         policy = self._policy
         events: int | None = None
+        failure: int | None = None
         whole = record.outcome is _COMPLETED
         try:
             if reader is not None:
                 record.usage = reader.usage()
+            failure = self._failure_told(record, reader)
             self._meter(booking, record, reader)
             if self._success and whole:
-                if not self._failed_within(record, reader):
+                if failure is None:
                     policy.ended_well(booking, now)
-                elif reader is None or reader.failure is None or reader.failure >= 500:
+                elif failure >= 500:
                     policy.failed_within(booking, now)
             elif record.outcome is _ABORTED:
                 begun = reader.started if reader is not None else record.response_bytes > 0
                 silent = now - self._alive_at
                 policy.abandoned(booking, silent, now, begun=begun, streams=record.streaming)
-            if reader is not None and whole and reader.failure is None and self._counts_events:
+            if reader is not None and whole and failure is None and self._counts_events:
                 events = reader.content_events
         finally:
-            failed = not self._success or (reader is not None and reader.failure is not None)
-            usage = None if failed else record.usage
+            usage = record.usage if self._success and failure is None else None
             if usage is not None and not whole:  # of a cut answer the output is what came until then
                 usage = Usage(usage.input_tokens, None, usage.cached_tokens)
             policy.finish(booking, reached=True, usage=usage, content_events=events)
 
-    def _failed_within(self, record: Finished, reader: AnswerReader | None) -> bool:
-        """Whether a whole answer with a success's status tells of a failure: it says so, or a stream has no event."""
+    def _failure_told(self, record: Finished, reader: AnswerReader | None) -> int | None:
+        """The status of the failure that an answer tells of, whatever its own: it says so, or a stream has no event."""
         if reader is not None and reader.failure is not None:
-            return True
+            return reader.failure
         if self._response_mode in (None, _NONE) or not (self._streams and self._path.api.understood):
-            return False  # what is not seen may be there
-        return record.response_bytes <= _EMPTY_STREAM_BYTES
+            return None  # what is not seen may be there
+        return 500 if record.response_bytes <= _EMPTY_STREAM_BYTES else None
 
     def _meter(self, booking: Booking, record: Finished, reader: AnswerReader | None) -> None:
         """What is charged for it; the proxy is told."""

@@ -72,16 +72,7 @@ class Terminal:
         script = "\n".join([*self._variables, line])
         if re.match(r"[A-Z]+=", line):
             self._variables.append(line)
-        process = subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", script],
-            cwd=REPOSITORY,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = self._starts(["bash", "-euo", "pipefail", "-c", script], stderr=subprocess.PIPE)
         try:
             out, error = process.communicate(timeout=100)
         except BaseException:
@@ -90,6 +81,19 @@ class Terminal:
             raise
         assert process.returncode == 0, f"{line}\n{out}{error}{self._last_words()}"
         return out
+
+    def _starts(self, command: list[str], *, stderr: int) -> subprocess.Popen[str]:
+        """In a group of its own, so that all of it can be stopped."""
+        return subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
 
     def _last_words(self) -> str:
         """Of the background, what has ended."""
@@ -103,16 +107,8 @@ class Terminal:
         printed = found[2] or found[3]
         (port,) = free_ports(1)
         self._ports[printed] = port
-        process = subprocess.Popen(
-            dying_with_us(["bash", "-c", f"exec {found[1]} {port}:{found[3]}"]),
-            cwd=REPOSITORY,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        forward = dying_with_us(["bash", "-c", f"exec {found[1]} {port}:{found[3]}"])
+        process = self._starts(forward, stderr=subprocess.STDOUT)
         self._background.append(process)
 
         def is_open() -> bool:
