@@ -1,4 +1,4 @@
-"""Everything rendered once; a real API server with the CRDs in."""
+"""Everything rendered once; a real API server with the CRDs in; a model server and a picker before it."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,8 @@ import pytest
 from tests.deploy.cluster_fixture import ChartCluster
 from tests.deploy.tools import Objects, render, tool
 from tests.deploy.values import combinations
+from tests.envoy.picker_process import PickerProcess
+from tests.envoy.upstream import Upstream
 from tests.tools.tool import Missing
 
 
@@ -36,3 +38,17 @@ def cluster(helm: None) -> Iterator[ChartCluster]:
         yield started
     finally:
         started.api.stop()
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Upstream]:
+    """A model server that records."""
+    with Upstream() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def picker(upstream: Upstream) -> Iterator[PickerProcess]:
+    """Before it, with TLS, as the chart's Envoy speaks to it."""
+    with PickerProcess([upstream.address], insecure=False) as started:
+        yield started

@@ -64,12 +64,6 @@ class Drain:
         self.process.communicate()
 
 
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with Upstream() as started:
-        yield started
-
-
 @contextmanager
 def pod(
     upstream: Upstream, folder: Path, mode: str, seconds: float = 60

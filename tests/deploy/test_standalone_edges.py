@@ -44,18 +44,6 @@ DUPLEX: Values = {"requestBodyMode": "FULL_DUPLEX_STREAMED", "responseBodyMode":
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with Upstream() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def picker(upstream: Upstream) -> Iterator[PickerProcess]:
-    with PickerProcess([upstream.address], insecure=False) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def plain(picker: PickerProcess) -> Iterator[EnvoyProcess]:
     """As the chart ships it."""
     with envoy_for(picker) as started:

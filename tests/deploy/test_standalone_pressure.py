@@ -5,7 +5,6 @@ What is expected stands in docs/chart.md ("Standalone") and in Envoy's own docum
 
 import contextlib
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,18 +16,6 @@ from tests.envoy.picker_process import PickerProcess, wait_until
 from tests.envoy.upstream import Upstream
 
 pytestmark = pytest.mark.usefixtures("helm")
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with Upstream() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def picker(upstream: Upstream) -> Iterator[PickerProcess]:
-    with PickerProcess([upstream.address], insecure=False) as started:
-        yield started
 
 
 def active(envoy: EnvoyProcess, action: str) -> int:

@@ -18,12 +18,6 @@ CHAT = "/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 
 
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[Upstream]:
-    with Upstream() as started:
-        yield started
-
-
 @pytest.fixture
 def picker(upstream: Upstream) -> Iterator[PickerProcess]:
     with PickerProcess([upstream.address], insecure=False) as started:
